@@ -16,13 +16,13 @@ const maxLine = api.MaxAnswer
 // answers parses the helper's standard output, and passes on each response when its line is complete.
 type answers struct {
 	each func(api.Answer)
-	stop func() // cancels the stream when it contains anything but responses
+	stop func() // cancels the stream if it contains anything other than responses
 
 	mu     sync.Mutex
 	line   []byte
 	final  *api.Answer // the last response, with Done or Error
 	some   bool        // a response without Error was received
-	broken error       // the error of invalid output
+	broken error       // error caused by invalid output
 	closed bool
 }
 
@@ -35,7 +35,7 @@ func (a *answers) Write(p []byte) (int, error) {
 		if end < 0 {
 			a.line = append(a.line, rest...)
 			if len(a.line) > maxLine {
-				a.broken = fmt.Errorf("an answer is longer than %d bytes", maxLine)
+				a.broken = fmt.Errorf("a response is longer than %d bytes", maxLine)
 			}
 			break
 		}
@@ -50,25 +50,25 @@ func (a *answers) Write(p []byte) (int, error) {
 
 func (a *answers) take(line []byte) {
 	if a.final != nil {
-		a.broken = fmt.Errorf("the helper went on after its last answer: %s", excerpt(line))
+		a.broken = fmt.Errorf("the helper continued after its last response: %s", excerpt(line))
 		return
 	}
 	var version struct {
 		Protocol int `json:"protocol"`
 	}
 	if err := json.Unmarshal(line, &version); err != nil {
-		a.broken = fmt.Errorf("this is not an answer of the helper: %s", excerpt(line))
+		a.broken = fmt.Errorf("not a response from the helper: %s", excerpt(line))
 		return
 	}
 	if version.Protocol != api.Protocol {
-		a.broken = fmt.Errorf("the helper speaks protocol %d, this client %d", version.Protocol, api.Protocol)
+		a.broken = fmt.Errorf("the helper uses protocol version %d, but this client uses version %d", version.Protocol, api.Protocol)
 		return
 	}
 	var answer api.Answer
 	dec := json.NewDecoder(bytes.NewReader(line))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&answer); err != nil {
-		a.broken = fmt.Errorf("an answer of the helper is not understood: %w: %s", err, excerpt(line))
+		a.broken = fmt.Errorf("decode a response from the helper: %w: %s", err, excerpt(line))
 		return
 	}
 	a.some = a.some || answer.Error == nil
@@ -87,14 +87,14 @@ func (a *answers) heard() bool {
 	return a.some
 }
 
-// close stops passing on responses, even if the stream still writes. It returns the last response and the error of
-// invalid output.
+// close stops passing on responses, even if the stream continues to write. It returns the last response, and the error
+// caused by invalid output.
 func (a *answers) close() (final *api.Answer, broken error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
 	if a.broken == nil && len(a.line) > 0 {
-		a.broken = fmt.Errorf("the last answer is cut: %s", excerpt(a.line))
+		a.broken = fmt.Errorf("the last response is truncated: %s", excerpt(a.line))
 	}
 	return a.final, a.broken
 }

@@ -20,14 +20,14 @@ import (
 const farewell = 3 * time.Second
 
 // ErrOutputLost means that the helper's last response was lost, so the result of the request is unknown.
-var ErrOutputLost = errors.New("the helper's last answer did not arrive")
+var ErrOutputLost = errors.New("the helper's last response was not received")
 
 // errPodGone means that the debug pod no longer exists or is no longer running.
 var errPodGone = errors.New("the debug pod no longer exists")
 
-// Do sends one request to the helper. It calls each, which may be nil, for each response when it arrives, and returns
+// Do sends one request to the helper. It calls each, which may be nil, for every response as it arrives, and returns
 // the last response. The error is nil only if the helper reported that the request is done. The error wraps a
-// *api.Error if the helper refused the request or failed, and ErrOutputLost if the result is unknown.
+// *api.Error if the helper rejected the request or failed, and ErrOutputLost if the result is unknown.
 //
 // If ctx ends, Do stops the helper, and still passes on its remaining responses. The first call uploads the helper to
 // the pod.
@@ -55,7 +55,7 @@ func (s *Session) do(ctx context.Context, req api.Request, each func(api.Answer)
 	case broken != nil:
 		return api.Answer{}, fmt.Errorf("%w: %w", ErrOutputLost, broken)
 	case final == nil && ctx.Err() != nil:
-		return api.Answer{}, fmt.Errorf("%w, as it was stopped: %w", ErrOutputLost, context.Cause(ctx))
+		return api.Answer{}, fmt.Errorf("%w because it was stopped: %w", ErrOutputLost, context.Cause(ctx))
 	case final == nil:
 		return api.Answer{}, s.explainSilence(ctx, ended, said.String())
 	}
@@ -90,8 +90,8 @@ func (s *Session) prepare(req api.Request) (command []string, input io.Reader, e
 }
 
 // exec runs the command. If ctx ends, it first closes the command's input, which makes the helper stop and report its
-// progress, and closes the connection after a grace period. If the output contains anything but responses, it closes
-// the connection at once.
+// progress, and closes the connection after a grace period. If the output contains anything other than responses, it
+// closes the connection immediately.
 func (s *Session) exec(ctx context.Context, command []string, held *heldInput, out *answers, said *tail) error {
 	execing, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -116,9 +116,9 @@ func (s *Session) explainSilence(ctx context.Context, ended error, stderr string
 	case ended == nil:
 		return fmt.Errorf("%w%s", ErrOutputLost, stderr)
 	case apierrors.IsForbidden(ended), strings.Contains(ended.Error(), "cannot create resource \"pods/exec\""):
-		return fmt.Errorf("you need the permission to create pods/exec in namespace %s: %w", s.pod.Namespace, ended)
+		return fmt.Errorf("you need permission to create pods/exec in namespace %s: %w", s.pod.Namespace, ended)
 	case errors.As(ended, &exit) && (exit.ExitStatus() == 126 || exit.ExitStatus() == 2):
-		return fmt.Errorf("%w: it could not be started (exit code %d), or is not for this node's architecture%s",
+		return fmt.Errorf("%w: the helper could not be started (exit code %d), or is not for this node's architecture%s",
 			ErrOutputLost, exit.ExitStatus(), stderr)
 	}
 	if gone := s.whyGone(ctx); gone != nil {
@@ -127,7 +127,7 @@ func (s *Session) explainSilence(ctx context.Context, ended error, stderr string
 	return fmt.Errorf("%w: %w%s", ErrOutputLost, ended, stderr)
 }
 
-// whyGone returns why the pod is no longer running; nil if it is running or its state is unknown.
+// whyGone returns the reason why the pod is no longer running, or nil if it is running or its state is unknown.
 func (s *Session) whyGone(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, evidenceTimeout)
 	defer cancel()

@@ -17,7 +17,8 @@ import (
 // evidenceTimeout is the timeout for collecting the causes of a failure.
 const evidenceTimeout = 3 * time.Second
 
-// nodeFailure returns why no pod can start on a node; nil if the cause is unknown or the user cannot read nodes.
+// nodeFailure returns the reason why no pod can start on a node, or nil if the reason is unknown or the user cannot
+// read nodes.
 func (r *Runner) nodeFailure(ctx context.Context, name string) *StartError {
 	ctx, cancel := context.WithTimeout(ctx, evidenceTimeout)
 	defer cancel()
@@ -36,7 +37,7 @@ func (r *Runner) nodeFailure(ctx context.Context, name string) *StartError {
 			return &StartError{
 				Reason:  ReasonNodeNotReady,
 				Message: fmt.Sprintf("node %s is not Ready: %s", name, cmp.Or(c.Message, c.Reason)),
-				Hint:    "its kubelet does not start pods; see kubectl describe node " + name,
+				Hint:    "the kubelet does not start pods; see kubectl describe node " + name,
 			}
 		}
 	}

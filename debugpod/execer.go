@@ -14,7 +14,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// Streams are the streams of a command. Out and Err must be different writers, because they are written concurrently.
+// Streams are the streams of a command. Out and Err must be different writers, because they are written to
+// concurrently.
 type Streams struct {
 	In       io.Reader
 	Out, Err io.Writer

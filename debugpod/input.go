@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// heldInput is the standard input of a command. It stays open after its content is read, until it is released.
+// heldInput is the standard input of a command. It stays open after its content has been read, until it is released.
 type heldInput struct {
 	data     io.Reader
 	released chan struct{}

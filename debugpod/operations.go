@@ -76,7 +76,7 @@ func (s *Session) FailDevices(ctx context.Context, what api.FailDevices) (*api.F
 	return answered(answer.FailedDevices, err)
 }
 
-// RecoverDevices ends FailDevices of the pod's run. It may be called repeatedly.
+// RecoverDevices ends the fault that FailDevices injected for the pod's run. It may be called repeatedly.
 func (s *Session) RecoverDevices(ctx context.Context) (*api.RecoveredDevices, error) {
 	answer, err := s.Do(ctx, api.Request{RecoverDevices: &api.RecoverDevices{}}, nil)
 	return answered(answer.RecoveredDevices, err)
@@ -88,7 +88,7 @@ func (s *Session) ResetGPU(ctx context.Context, what api.ResetGPU) (*api.GPURese
 	return answered(answer.GPUReset, err)
 }
 
-// answered returns the content of the last answer, or an error if it has none.
+// answered returns the content of the last response, or an error if it is empty.
 func answered[T any](content *T, err error) (*T, error) {
 	if err == nil && content == nil {
 		err = fmt.Errorf("%w: the response is empty", ErrOutputLost)
@@ -108,7 +108,7 @@ func (s *Session) write(
 	_, err := s.Do(ctx, req, func(a api.Answer) {
 		for _, w := range a.Written {
 			if last := len(proven) - 1; w.Record != len(proven) || last >= 0 && w.Sequence <= proven[last].Sequence {
-				wrong = fmt.Errorf("the helper's proofs are out of order: record %d with sequence %d after %s",
+				wrong = fmt.Errorf("the helper's verified records are out of order: record %d with sequence %d after %s",
 					w.Record, w.Sequence, count.Of(len(proven), "record"))
 				return
 			}

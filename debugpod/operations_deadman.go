@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	// askAgain is the interval of attempts to run a command in the pod while the container runtime restarts. The
+	// askAgain is the interval between attempts to run a command in the pod while the container runtime restarts. The
 	// kubelet needs one or two seconds after the restart.
 	askAgain = 100 * time.Millisecond
-	// changeTimeout is the timeout of Change.
+	// changeTimeout is the timeout for Change.
 	changeTimeout = 7 * time.Minute
-	// silence is the time after which failing to run commands in the pod proves that the runtime does not serve.
+	// silence is the time after which failing to run commands in the pod proves that the runtime does not respond.
 	silence = 15 * time.Second
 )
 
@@ -33,14 +33,14 @@ func (s *Session) InspectRuntime(ctx context.Context) (*api.Runtime, error) {
 	return answer.Runtime, nil
 }
 
-// Change changes files of the node under a dead man's switch. It calls each, which may be nil, for each new phase, and
+// Change changes files on the node under a dead man's switch. It calls each, which may be nil, for each new phase, and
 // returns the last status. The error is nil only if the change is applied. With PhaseFailed, the change is already
 // reverted; with a *api.Error of code CodeChanged, CodeRefused or CodeNotArmed, nothing was changed. After any other
 // error, the change may be in effect; Restore reverts it.
 //
 // The restart of the container runtime closes the connection to the helper, so Change requests the status again until
 // the switch responds. With MayFail, the switch may never respond, because no command can run in a pod while the
-// runtime does not serve. ServiceError then contains the kubelet's error as proof, and Message explains this.
+// runtime does not respond. ServiceError then contains the kubelet's error as proof, and Message explains this.
 func (s *Session) Change(
 	ctx context.Context, change deadman.Change, each func(deadman.Status),
 ) (*deadman.Status, error) {
@@ -55,7 +55,7 @@ func (s *Session) Change(
 		}
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, changeTimeout,
-		fmt.Errorf("the dead man does not say within %v that the change is applied", changeTimeout))
+		fmt.Errorf("the dead man's switch did not report within %v that the change is applied", changeTimeout))
 	defer cancel()
 	_, err := s.Do(ctx, api.Request{Change: &change, Key: change.Key}, hear)
 	for since := time.Now(); errors.Is(err, ErrOutputLost) && again(ctx, err); {
@@ -64,7 +64,7 @@ func (s *Session) Change(
 			last.Phase, last.ServiceError = deadman.PhaseApplied,
 				"no command can be run on the node: "+kubeletsWords(err)
 			last.Message =
-				"this is what the kubelet says; the dead man cannot be asked while the runtime does not serve"
+				"reported by the kubelet; the dead man's switch cannot be queried while the runtime does not respond"
 			return last, nil
 		}
 		_, err = s.Do(ctx, api.Request{Await: &api.Await{}, Key: change.Key}, hear)
@@ -75,7 +75,7 @@ func (s *Session) Change(
 	case last == nil:
 		return nil, fmt.Errorf("%w: the response is empty", ErrOutputLost)
 	case last.Phase != deadman.PhaseApplied:
-		return last, fmt.Errorf("the change is not there (%s): %s", last.Phase, last.Message)
+		return last, fmt.Errorf("the change is not in place (%s): %s", last.Phase, last.Message)
 	}
 	return last, nil
 }
@@ -83,14 +83,14 @@ func (s *Session) Change(
 // Restore restores the files of the run, and removes all artifacts of the run from the node. It may be repeated after
 // an error, and from another client.
 //
-// While the container runtime does not serve, no command can run on the node. Restore retries until ctx ends or the
+// While the container runtime does not respond, no command can run on the node. Restore retries until ctx ends or the
 // dead man's switch has restored the files.
 func (s *Session) Restore(ctx context.Context, restore deadman.Restore) (*deadman.Restored, error) {
 	restored, err := s.restore(ctx, restore)
 	if err != nil {
 		return restored, err
 	}
-	// The node may remove the record only after the result has arrived.
+	// The node may remove the record only after the client has received the result.
 	restore.Forget = true
 	if _, err := s.restore(ctx, restore); err != nil {
 		return restored, fmt.Errorf("the files are restored, but the record remains on the node: %w", err)
@@ -122,7 +122,7 @@ func (s *Session) Leftovers(ctx context.Context, what api.Leftovers) ([]deadman.
 	return answer.Leftovers, err
 }
 
-// again waits before the next attempt. It returns false if another attempt is useless or ctx ends.
+// again waits before the next attempt. It returns false if another attempt is pointless or ctx ends.
 func again(ctx context.Context, err error) bool {
 	return !errors.Is(err, errPodGone) && pause(ctx, askAgain) == nil
 }

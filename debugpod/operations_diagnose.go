@@ -13,10 +13,10 @@ import (
 // file system blocks one of its threads.
 const lastWord = 5 * time.Second
 
-var errAnswered = errors.New("the helper has answered, and does not end")
+var errAnswered = errors.New("the helper has responded, but does not exit")
 
 // Diagnose collects everything on the node that can explain why GPU pods do not run there. A part that cannot be read
-// is not an error; Probe.Unread names it.
+// is not an error; it is listed in Probe.Unread.
 func (s *Session) Diagnose(ctx context.Context, what api.Diagnose) (*api.Diagnosis, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

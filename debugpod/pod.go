@@ -21,11 +21,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// DefaultImage has what a debug pod needs: a shell with head, wc and chmod. Its registry has no pull limits. Because
-// the image runs as root, it is pinned by the digest that the Kubernetes tests use (kubernetes/kubernetes#121191).
+// DefaultImage contains what a debug pod needs: a shell with head, wc and chmod. Its registry has no pull limits.
+// Because the image runs as root, it is pinned to the digest that the Kubernetes tests use
+// (kubernetes/kubernetes#121191).
 const DefaultImage = "registry.k8s.io/e2e-test-images/busybox:1.36.1-1@sha256:a9155b13325b2abef48e71de77bb8ac015412a566829f621d06bfae5c699b1b9"
 
-// The labels of every debug pod, by which leftover pods are found.
+// The labels of every debug pod. They are used to find leftover pods.
 const (
 	LabelName      = "app.kubernetes.io/name"
 	LabelManagedBy = "app.kubernetes.io/managed-by"
@@ -37,9 +38,9 @@ const (
 const (
 	containerName = "helper"
 	defaultMemory = "128Mi"
-	// DiagnoseMemory is the memory limit that Session.Diagnose needs, because nvidia-smi and journalctl run alongside
-	// the helper, whose response may be large. With a lower limit, the kernel could log an OOM kill, which the next
-	// Diagnose would find.
+	// DiagnoseMemory is the memory limit required by Session.Diagnose, because nvidia-smi and journalctl run in
+	// addition to the helper, whose response may be large. With a lower limit, the kernel could log an OOM kill, which
+	// the next Diagnose would find.
 	DiagnoseMemory = "256Mi"
 	// defaultDeadline is the default of Spec.Deadline.
 	defaultDeadline = 10 * time.Minute
@@ -47,7 +48,7 @@ const (
 
 // Spec describes a debug pod. Run, Node and Namespace are required.
 type Spec struct {
-	Run       string // the run's ID; also the value of LabelRun
+	Run       string // ID of the run; also the value of LabelRun
 	Node      string
 	Namespace string
 	// Arch is the architecture in the node's status, such as amd64 or arm64. It selects the helper.
@@ -56,17 +57,17 @@ type Spec struct {
 	Image       string            // defaults to DefaultImage
 	PullPolicy  corev1.PullPolicy // defaults to IfNotPresent
 	PullSecrets []string
-	// HasHelper means that the image contains the helper, which is then not uploaded. The image has no shell.
+	// HasHelper means that the image contains the helper, which is then not uploaded. Such an image has no shell.
 	HasHelper bool
-	// AnyHelper accepts an image with the helper of another build, if it uses the same protocol. It serves to undo the
+	// AnyHelper accepts an image with the helper of another build, if it uses the same protocol. It is used to undo the
 	// changes of that build.
 	AnyHelper bool
-	// Deadline is the maximum lifetime of the pod in case it is not deleted, in whole seconds. The default is 10
+	// Deadline is the maximum lifetime of the pod in whole seconds, in case it is not deleted. The default is 10
 	// minutes.
 	Deadline time.Duration
 	// Memory is the memory limit. The default is 128Mi.
 	Memory string
-	// Stays is set for a pod whose termination ends a fault. The pod has no deadline, and runs until it is deleted.
+	// Stays is set for a pod whose termination ends a fault. Such a pod has no deadline, and runs until it is deleted.
 	Stays bool
 	// Owner is the record of the run. Deleting the record deletes the pod. Both must be in the same namespace.
 	Owner *metav1.OwnerReference
@@ -80,8 +81,8 @@ func PodName(run, node string) string {
 
 // Pod returns the pod for a Spec.
 //
-// The pod bypasses the scheduler by setting the node name, so it runs on tainted and cordoned nodes too. It is
-// privileged and shares the PID namespace of the node: the helper accesses the node's files through /proc/1/root, so
+// The pod bypasses the scheduler by setting the node name, so it also runs on tainted and cordoned nodes. It is
+// privileged and shares the node's PID namespace: the helper accesses the node's files through /proc/1/root, so
 // the pod needs no volume, which would delay its start, and it can access /dev/kmsg. The pod does not use the host
 // network, because it needs no network access to the node, and a privileged pod should have only the access that it
 // needs. It has no cluster credentials.
@@ -133,8 +134,8 @@ func (s Spec) container(deadline int64) corev1.Container {
 			RunAsUser:  new(int64(0)), // overrides the image's user
 			RunAsGroup: new(int64(0)),
 		},
-		// The values are small enough for a full node, and all are set, because a quota may require them. The helper
-		// uses about 10 MB of memory. With a lower CPU limit, it would be throttled most of the time.
+		// The values are small enough for a full node, and all of them are set, because a quota may require them. The
+		// helper uses about 10 MB of memory. With a lower CPU limit, it would be throttled most of the time.
 		Resources: corev1.ResourceRequirements{
 			Requests: resources("10m", "16Mi"),
 			Limits:   resources("500m", cmp.Or(s.Memory, defaultMemory)),

@@ -13,15 +13,15 @@ type verdict struct {
 	running bool
 	// failure describes why the pod will never run.
 	failure *StartError
-	// waiting describes what a pod waits for that neither runs nor has failed.
+	// waiting describes what a pod that is neither running nor failed is waiting for.
 	waiting string
 }
 
 // judge returns the verdict for a pod. It uses only the state of the pod.
 func judge(pod *corev1.Pod) verdict { return judgeContainer(pod, containerName) }
 
-// WhyWaiting returns what another pod of this tool waits for before its container runs. The error is set if the pod
-// will never run, and describes what the user can do.
+// WhyWaiting returns what another pod of this tool is waiting for before its container can run. The error is set if the
+// pod will never run, and describes what the user can do.
 func WhyWaiting(pod *corev1.Pod, container string) (string, error) {
 	verdict := judgeContainer(pod, container)
 	if verdict.failure != nil {
@@ -40,15 +40,15 @@ func judgeContainer(pod *corev1.Pod, container string) verdict {
 	}
 	switch {
 	case status == nil && pod.Status.StartTime == nil:
-		return verdict{waiting: "the kubelet has not seen it yet"}
+		return verdict{waiting: "the kubelet has not processed the pod yet"}
 	case status == nil:
-		return verdict{waiting: cmp.Or(pod.Status.Reason, "the kubelet prepares it")}
+		return verdict{waiting: cmp.Or(pod.Status.Reason, "the kubelet is preparing the pod")}
 	case status.State.Running != nil:
 		return verdict{running: true}
 	case status.State.Terminated != nil:
 		return verdict{failure: ended(pod, status)}
 	case status.State.Waiting == nil:
-		return verdict{waiting: "the kubelet prepares it"}
+		return verdict{waiting: "the kubelet is preparing the pod"}
 	}
 	waiting := status.State.Waiting
 	if hint, fatal := fatalReasons()[waiting.Reason]; fatal && !runtimeAway(waiting.Message) {
@@ -65,7 +65,7 @@ func judgeContainer(pod *corev1.Pod, container string) verdict {
 	return verdict{waiting: text}
 }
 
-// runtimeAway reports whether a waiting reason is caused only by a container runtime that is restarting, as it does
+// runtimeAway reports whether a waiting reason is caused only by a container runtime that is restarting, as happens
 // after a change. It matches gRPC's messages for an unavailable socket, but not the runtime's messages about an image.
 func runtimeAway(message string) bool {
 	if !strings.Contains(message, "code = Unavailable") {
@@ -83,17 +83,17 @@ func runtimeAway(message string) bool {
 // pkg/kubelet/images/types.go, pkg/kubelet/kuberuntime/kuberuntime_container.go and
 // pkg/kubelet/container/sync_result.go in Kubernetes).
 func fatalReasons() map[string]string {
-	const pull = "choose an image that the node can pull with --image, and name its secret with --image-pull-secret"
-	const broken = "see what the runtime says with kubectl describe pod, and on the node in the kubelet's and the runtime's log"
+	const pull = "use --image to specify an image that the node can pull, and --image-pull-secret for its secret"
+	const broken = "see the runtime's message in kubectl describe pod, and the logs of the kubelet and the runtime on the node"
 	return map[string]string{
 		"ErrImagePull":               pull,
 		"ImagePullBackOff":           pull,
 		"RegistryUnavailable":        pull,
 		"SignatureValidationFailed":  pull,
 		"ImageInspectError":          pull,
-		"InvalidImageName":           "the image's name is not valid: correct --image",
-		"ErrImageNeverPull":          "the image is not on the node, and the pull policy is Never: load it there, or choose another --image or --image-pull-policy",
-		"CreateContainerConfigError": "an object that the container needs is missing",
+		"InvalidImageName":           "the image name is invalid: correct --image",
+		"ErrImageNeverPull":          "the image is not on the node, and the pull policy is Never: load the image on the node, or specify another --image or --image-pull-policy",
+		"CreateContainerConfigError": "an object that the container requires does not exist",
 		"CreateContainerError":       broken,
 		"RunContainerError":          broken,
 		"PreStartHookError":          broken,
@@ -102,7 +102,7 @@ func fatalReasons() map[string]string {
 	}
 }
 
-// ended returns why a pod has terminated.
+// ended returns the reason why a pod has terminated.
 func ended(pod *corev1.Pod, status *corev1.ContainerStatus) *StartError {
 	var state *corev1.ContainerStateTerminated
 	if status != nil {
@@ -111,30 +111,30 @@ func ended(pod *corev1.Pod, status *corev1.ContainerStatus) *StartError {
 	if pod.Status.Reason == "DeadlineExceeded" {
 		return &StartError{
 			Reason:  pod.Status.Reason,
-			Message: cmp.Or(pod.Status.Message, "the debug pod was there for longer than its deadline"),
-			Hint:    "allow more with --timeout",
+			Message: cmp.Or(pod.Status.Message, "the debug pod exceeded its deadline"),
+			Hint:    "increase --timeout",
 		}
 	}
 	if pod.Status.Reason != "" || state == nil { // the kubelet rejected or evicted the pod
 		return &StartError{
 			Reason:  cmp.Or(pod.Status.Reason, string(pod.Status.Phase)),
-			Message: cmp.Or(pod.Status.Message, "the debug pod ended before its container started"),
+			Message: cmp.Or(pod.Status.Message, "the debug pod terminated before its container started"),
 			Hint:    admissionHint(pod),
 		}
 	}
 	message := strings.TrimSpace(state.Message)
 	e := &StartError{
 		Reason: cmp.Or(state.Reason, ReasonExited),
-		Message: strings.TrimSpace(fmt.Sprintf("the debug pod's container ended with exit code %d: %s", state.ExitCode,
-			cmp.Or(message, "it said nothing"))),
+		Message: strings.TrimSpace(fmt.Sprintf("the debug pod's container exited with code %d: %s", state.ExitCode,
+			cmp.Or(message, "no output"))),
 	}
 	switch {
 	case strings.Contains(message, "exec format error"):
-		e.Hint = fmt.Sprintf("image %s is for another architecture than the node: choose another with --image",
+		e.Hint = fmt.Sprintf("image %s is not for the node's architecture: specify another image with --image",
 			pod.Spec.Containers[0].Image)
 	case strings.Contains(message, `"sh"`):
 		e.Hint =
-			fmt.Sprintf("image %s has no shell: specify another with --image; if `kubectl gpu-fault image` created it, it is from another build: recreate it",
+			fmt.Sprintf("image %s has no shell: specify another image with --image. If you built it with `kubectl gpu-fault image`, rebuild it with this version of the plugin",
 				pod.Spec.Containers[0].Image)
 	}
 	return e
@@ -143,14 +143,14 @@ func ended(pod *corev1.Pod, status *corev1.ContainerStatus) *StartError {
 func admissionHint(pod *corev1.Pod) string {
 	switch reason := pod.Status.Reason; {
 	case strings.HasPrefix(reason, "OutOf"):
-		return fmt.Sprintf("node %s is full: make room on it", pod.Spec.NodeName)
+		return fmt.Sprintf("node %s is full: free some resources on it", pod.Spec.NodeName)
 	case reason == "Evicted", reason == "Preempting":
 		return fmt.Sprintf("node %s is under pressure: see kubectl describe node %s", pod.Spec.NodeName,
 			pod.Spec.NodeName)
 	case reason == "PodOSNotSupported":
 		return "only Linux nodes are supported"
 	case reason == "NodeShutdown", reason == "Terminated", reason == "NodeLost":
-		return fmt.Sprintf("node %s shuts down", pod.Spec.NodeName)
+		return fmt.Sprintf("node %s is shutting down", pod.Spec.NodeName)
 	}
 	return ""
 }

@@ -19,9 +19,9 @@ import (
 
 const (
 	defaultStartTimeout = time.Minute
-	// settle is how long Start retries while a new namespace or the deletion of a pod is still in progress.
+	// settle is the time for which Start retries while a new namespace or the deletion of a pod is still in progress.
 	settle = 10 * time.Second
-	// retryEvery is the interval of attempts to send a request.
+	// retryEvery is the interval between attempts to send a request.
 	retryEvery = 200 * time.Millisecond
 )
 
@@ -52,9 +52,9 @@ func NewRunner(client kubernetes.Interface, config *rest.Config, helper func(arc
 }
 
 // Start creates the pod and returns when it is running. If this fails or ctx ends, Start deletes the pod; the error
-// reports if the pod could not be deleted. A *StartError describes why the pod does not run.
+// reports whether the pod could not be deleted. A *StartError describes why the pod is not running.
 func (r *Runner) Start(ctx context.Context, spec Spec) (*Session, error) {
-	program, err := r.Helper(spec.Arch) // before anything is created
+	program, err := r.Helper(spec.Arch) // get the program before anything is created
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +67,7 @@ func (r *Runner) Start(ctx context.Context, spec Spec) (*Session, error) {
 		sum: sync.OnceValue(func() hash.Cloner { return r.sum(spec.Arch, program) }),
 	}
 	if !session.inside {
-		go session.sum() // while the pod starts
+		go session.sum() // compute the hash while the pod is starting
 	}
 	timeout := r.StartTimeout
 	if timeout <= 0 {
@@ -141,23 +141,23 @@ func (r *Runner) create(ctx context.Context, pod *corev1.Pod, options metav1.Cre
 			}
 			if existing != nil && existing.DeletionTimestamp != nil &&
 				existing.Labels[LabelRun] == pod.Labels[LabelRun] {
-				// This is the previous pod of the run. Its kubelet may need as long as ctx allows, such as after an
-				// outage of the API server.
+				// This is the previous pod of the run. Its kubelet may need all the time that ctx allows, for example
+				// after an outage of the API server.
 				if giveUp.Before(time.Now()) && !told {
 					told = true
-					r.progress("waiting until the node has ended the former debug pod")
+					r.progress("waiting for the node to terminate the previous debug pod")
 				}
 				if stopped := pause(ctx, retryEvery); stopped != nil {
 					return nil, &StartError{Reason: ReasonNameTaken, Err: stopped,
-						Message: fmt.Sprintf("the node's kubelet has not ended the former debug pod %s/%s yet",
-							pod.Namespace, pod.Name), Hint: "wait, and try again"}
+						Message: fmt.Sprintf("the node's kubelet has not terminated the previous debug pod %s/%s yet",
+							pod.Namespace, pod.Name), Hint: "try again later"}
 				}
 				continue
 			}
 			if existing != nil && existing.DeletionTimestamp == nil {
 				return nil, &StartError{
 					Reason:  ReasonNameTaken,
-					Message: fmt.Sprintf("pod %s/%s exists, and is not this run's", pod.Namespace, pod.Name), Err: err,
+					Message: fmt.Sprintf("pod %s/%s already exists, but does not belong to this run", pod.Namespace, pod.Name), Err: err,
 				}
 			}
 		case !isServiceAccountMissing(err):
@@ -172,8 +172,8 @@ func (r *Runner) create(ctx context.Context, pod *corev1.Pod, options metav1.Cre
 	}
 }
 
-// existing returns the pod with the same name. Ours reports whether it belongs to this run: client-go repeats a request
-// after a connection failure, so the pod may be from its own first attempt.
+// existing returns the pod with the same name. ours reports whether it belongs to this run: client-go repeats a request
+// after a connection failure, so the pod may have been created by its own first attempt.
 func (r *Runner) existing(ctx context.Context, pod *corev1.Pod) (existing *corev1.Pod, ours bool) {
 	existing, err := r.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	if err != nil {

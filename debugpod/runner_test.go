@@ -144,7 +144,7 @@ func TestStartFails(t *testing.T) {
 			"ContainerCreating: slow (events: FailedCreatePodSandBox: cni is broken)", time.Minute + time.Second,
 		},
 		"never seen": {
-			[]runtime.Object{node(corev1.ConditionTrue)}, nil, ReasonTimeout, "kubelet has not seen it",
+			[]runtime.Object{node(corev1.ConditionTrue)}, nil, ReasonTimeout, "kubelet has not processed the pod",
 			time.Minute + time.Second,
 		},
 	} {

@@ -15,8 +15,8 @@ import (
 const (
 	// closeTimeout is the timeout of Close.
 	closeTimeout = 15 * time.Second
-	// uncertainFor is how long Close looks for a pod whose creation was not confirmed, because the API server may still
-	// process the request.
+	// uncertainFor is the time for which Close looks for a pod whose creation was not confirmed, because the API server
+	// may still be processing the request.
 	uncertainFor = 2 * time.Second
 )
 
@@ -28,8 +28,8 @@ type Session struct {
 	helper []byte
 	// sum returns the state of the hash after the helper.
 	sum func() hash.Cloner
-	// inside means that the image contains the helper, which then need not be uploaded. any accepts the helper of any
-	// build.
+	// inside means that the image contains the helper, so it does not have to be uploaded. any accepts the helper of
+	// any build.
 	inside, any bool
 	// uncertain means that the creation of the pod was not confirmed.
 	uncertain bool
@@ -55,7 +55,7 @@ func (s *Session) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	if err := s.delete(ctx); err != nil {
-		return fmt.Errorf("debug pod left on node %s: %w; delete it with: kubectl delete pod %s -n %s", s.node, err,
+		return fmt.Errorf("the debug pod on node %s was not deleted: %w; to delete it, run: kubectl delete pod %s -n %s", s.node, err,
 			s.pod.Name, s.pod.Namespace)
 	}
 	s.closed = true
@@ -85,7 +85,7 @@ func (s *Session) delete(ctx context.Context) error {
 	}
 }
 
-// isFinal reports whether retrying the request is useless.
+// isFinal reports whether retrying the request is pointless.
 func isFinal(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsInvalid(err) ||
 		apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err)

@@ -10,17 +10,17 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// StartError describes why a debug pod does not run.
+// StartError describes why a debug pod is not running.
 type StartError struct {
 	// Reason is the kubelet's reason (ErrImagePull, OutOfpods, ...) or one of the Reason constants.
 	Reason string
-	// Message is the message of the API server or the kubelet.
+	// Message is the message from the API server or the kubelet.
 	Message string
 	// Pulls reports whether the timeout expired while the node was pulling the image.
 	Pulls bool
-	// Hint is what the user can do; it may be empty.
+	// Hint describes what the user can do. It may be empty.
 	Hint string
-	// Err is the error of the API server, or nil.
+	// Err is the error from the API server, or nil.
 	Err error
 }
 
@@ -80,34 +80,34 @@ func explainCreate(err error, pod *corev1.Pod) error {
 	switch {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return because(ReasonNamespaceEnding,
-			fmt.Sprintf("wait until namespace %s is deleted and try again, or specify another", ns))
+			fmt.Sprintf("wait until namespace %s is deleted and try again, or specify another namespace", ns))
 	case apierrors.IsNotFound(err) && says("namespace"):
 		return because(ReasonNamespaceMissing, fmt.Sprintf("create it: "+
 			"kubectl create namespace %s && kubectl label namespace %s gpufault.dev/ledger=true pod-security.kubernetes.io/enforce=privileged",
 			ns, ns))
 	case says("violates podsecurity"):
 		return because(ReasonPodSecurity, fmt.Sprintf(
-			"the debug pod must be privileged; allow it in its namespace: kubectl label --overwrite namespace %s pod-security.kubernetes.io/enforce=privileged",
+			"the debug pod must be privileged; allow this in its namespace: kubectl label --overwrite namespace %s pod-security.kubernetes.io/enforce=privileged",
 			ns,
 		))
 	case says("denied the request"), says("denied request"), says("security context constraint"):
 		return because(ReasonPolicy,
-			"a policy of the cluster denies the privileged debug pod; ask its administrator for an exception for namespace "+
+			"a policy in the cluster denies the privileged debug pod; ask the cluster administrator for an exception for namespace "+
 				ns)
 	case says("failed calling webhook"):
-		return because(ReasonPolicy, "an admission webhook of the cluster fails; contact its administrator")
+		return because(ReasonPolicy, "an admission webhook in the cluster fails; contact the cluster administrator")
 	case says("exceeded quota"), says("failed quota"):
 		return because(ReasonQuota,
-			fmt.Sprintf("see kubectl describe quota -n %s, and raise it or use another namespace", ns))
+			fmt.Sprintf("see kubectl describe quota -n %s, and increase the quota or use another namespace", ns))
 	case isServiceAccountMissing(err):
 		return because(ReasonServiceAccount,
-			fmt.Sprintf("Kubernetes makes it in every namespace; see kubectl get serviceaccounts -n %s", ns))
+			fmt.Sprintf("Kubernetes creates the service account in every namespace; see kubectl get serviceaccounts -n %s", ns))
 	case apierrors.IsForbidden(err) && says("per container"), apierrors.IsForbidden(err) && says("per pod"),
 		says("limit to request ratio"):
 		return because(ReasonLimitRange,
-			fmt.Sprintf("see kubectl describe limitrange -n %s, and change it or use another namespace", ns))
+			fmt.Sprintf("see kubectl describe limitrange -n %s, and change the limits or use another namespace", ns))
 	case apierrors.IsForbidden(err) && says("cannot create resource"):
-		return because(ReasonForbidden, fmt.Sprintf("you need the permission to create pods in namespace %s", ns))
+		return because(ReasonForbidden, fmt.Sprintf("you need permission to create pods in namespace %s", ns))
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsNotFound(err):
 		return because(ReasonRejected, "")
 	}

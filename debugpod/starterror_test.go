@@ -70,7 +70,7 @@ func TestExplainCreate(t *testing.T) {
 			apierrors.NewInternalError(
 				errors.New(`failed calling webhook "x": Post "https://x": context deadline exceeded`),
 			),
-			ReasonPolicy, "admission webhook of the cluster fails",
+			ReasonPolicy, "admission webhook in the cluster fails",
 		},
 		"admission policy": {policy, ReasonPolicy, "exception"},
 		"OpenShift": {
@@ -124,9 +124,9 @@ func TestJudge(t *testing.T) {
 		reason, hint   string
 		waits, exactly string
 	}{
-		"new": {corev1.PodStatus{Phase: corev1.PodPending}, false, "", "", "has not seen it", ""},
+		"new": {corev1.PodStatus{Phase: corev1.PodPending}, false, "", "", "has not processed the pod", ""},
 		"seen": {
-			corev1.PodStatus{Phase: corev1.PodPending, StartTime: &metav1.Time{}}, false, "", "", "prepares", "",
+			corev1.PodStatus{Phase: corev1.PodPending, StartTime: &metav1.Time{}}, false, "", "", "is preparing", "",
 		},
 		"creating": {waiting("ContainerCreating", ""), false, "", "", "ContainerCreating", ""},
 		"running":  {running(), true, "", "", "", ""},
@@ -143,10 +143,10 @@ func TestJudge(t *testing.T) {
 			waiting("ImagePullBackOff", "Back-off"), false, "ImagePullBackOff", "--image-pull-secret", "", "",
 		},
 		"name":  {waiting("InvalidImageName", ""), false, "InvalidImageName", "correct", "", ""},
-		"never": {waiting("ErrImageNeverPull", ""), false, "ErrImageNeverPull", "load it there", "", ""},
+		"never": {waiting("ErrImageNeverPull", ""), false, "ErrImageNeverPull", "load the image on the node", "", ""},
 		"config": {
 			waiting("CreateContainerConfigError", `secret "x" not found`), false, "CreateContainerConfigError",
-			"missing", "", "",
+			"does not exist", "", "",
 		},
 		"create": {waiting("CreateContainerError", "x"), false, "CreateContainerError", "runtime", "", ""},
 		"run":    {waiting("RunContainerError", "x"), false, "RunContainerError", "runtime", "", ""},
@@ -154,7 +154,7 @@ func TestJudge(t *testing.T) {
 			corev1.PodStatus{
 				Phase: corev1.PodFailed, Reason: "OutOfpods", Message: "Node didn't have enough resource: pods",
 			},
-			false, "OutOfpods", "make room", "", "",
+			false, "OutOfpods", "free some resources", "", "",
 		},
 		"evicted": {
 			corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "disk"}, false, "Evicted", "pressure",
@@ -171,7 +171,7 @@ func TestJudge(t *testing.T) {
 		},
 		"architecture": {
 			ended(corev1.PodFailed, 255, "Error", "exec /bin/sh: exec format error"), false, "Error",
-			"another architecture", "", "",
+			"not for the node's architecture", "", "",
 		},
 		"no shell": {
 			ended(corev1.PodFailed, 128, "StartError", `exec: "sh": executable file not found in $PATH`), false,

@@ -17,14 +17,14 @@ import (
 // delay events, users who cannot watch, and nodes with an unresponsive kubelet.
 const lookEvery = 2 * time.Second
 
-// saysEvery is the interval of progress messages while the pod does not run.
+// saysEvery is the interval between progress messages while the pod is not running.
 const saysEvery = 15 * time.Second
 
-var errStartTimeout = errors.New("it did not run in time")
+var errStartTimeout = errors.New("timed out waiting for the pod to run")
 
-// untilRunning waits until the pod's container is running. A watch from the version that Create returned misses no
-// event, and reports the start within milliseconds. By contrast, client-go's UntilWithSync would list first, and poll
-// until its cache is synced.
+// untilRunning waits until the pod's container is running. A watch starting at the version that Create returned misses
+// no event, and reports the start within milliseconds. By contrast, client-go's UntilWithSync would list first, and
+// poll until its cache is synced.
 func (r *Runner) untilRunning(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
@@ -56,7 +56,7 @@ func (r *Runner) untilRunning(ctx context.Context, pod *corev1.Pod) (*corev1.Pod
 			if open && event.Type != watch.Error {
 				continue
 			}
-			// The watch ended. Read the pod, and watch again from its version.
+			// The watch ended. Read the pod, and start a new watch at its version.
 			w.Stop()
 			if err := pause(ctx, retryEvery); err != nil {
 				return nil, r.whyNotRunning(ctx, last, verdict.waiting)
@@ -73,7 +73,7 @@ func (r *Runner) untilRunning(ctx context.Context, pod *corev1.Pod) (*corev1.Pod
 				return nil, err
 			}
 			last = next
-			// Report progress only for a slow pod. Most pods run before the first tick.
+			// Report progress only for a slow pod. Most pods are running before the first tick.
 			switch now := judge(last).waiting; {
 			case now == "":
 			case now != seen:
@@ -93,7 +93,7 @@ func (r *Runner) untilRunning(ctx context.Context, pod *corev1.Pod) (*corev1.Pod
 	}
 }
 
-// ofAll returns the total time limit, such as " of 2m0s"; empty if there is none.
+// ofAll returns the total time limit, such as " of 2m0s", or "" if there is none.
 func ofAll(ctx context.Context, began time.Time) string {
 	end, limited := ctx.Deadline()
 	if !limited {
@@ -102,8 +102,8 @@ func ofAll(ctx context.Context, began time.Time) string {
 	return fmt.Sprintf(" of %s", end.Sub(began).Round(time.Second))
 }
 
-// watch watches the pod from its known version. If the watch fails, the returned watch ends at once, and the caller
-// polls.
+// watch watches the pod, starting at its known version. If the watch fails, the returned watch ends immediately, and
+// the caller polls.
 func (r *Runner) watch(ctx context.Context, pod *corev1.Pod) watch.Interface {
 	w, err := r.Client.CoreV1().Pods(pod.Namespace).Watch(ctx, metav1.ListOptions{
 		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, pod.Name).String(),
@@ -141,7 +141,7 @@ func (r *Runner) whyNotRunning(ctx context.Context, pod *corev1.Pod, waiting str
 	}
 	return r.withEvents(after, &StartError{
 		Reason:  ReasonTimeout,
-		Message: fmt.Sprintf("the debug pod did not run in time: %s", waiting),
-		Hint:    "allow more with --timeout, or see kubectl describe node " + pod.Spec.NodeName,
+		Message: fmt.Sprintf("timed out waiting for the debug pod to run: %s", waiting),
+		Hint:    "increase --timeout, or see kubectl describe node " + pod.Spec.NodeName,
 	}, pod)
 }

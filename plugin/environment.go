@@ -17,7 +17,7 @@ import (
 const environmentPrefix = "KUBECTL_GPU_FAULT_"
 
 // settable returns the flags that environment variables may set: site-specific settings of the pods. Flags that target,
-// widen or confirm a fault must be typed, because a variable left over in a shell must never do that.
+// widen or confirm a fault must be typed, because a variable left over in a shell must never do this.
 func settable() []string {
 	return []string{
 		"builder-image", "image", "image-pull-policy", "image-pull-secret", "ledger-namespace", "parallel",
@@ -32,7 +32,7 @@ func aboutEnvironment() string {
 }
 
 // fromEnvironment sets flags that were not specified from the environment. A flag takes precedence over its variable,
-// and the variable over the default.
+// and the variable over the flag's default.
 func fromEnvironment(cmd *cobra.Command) error {
 	var failed error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {

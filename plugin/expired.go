@@ -16,11 +16,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// expiredTimeout is short, so that a command is not delayed for the sake of a warning.
+// expiredTimeout is short, so that a warning does not delay a command.
 const expiredTimeout = 2 * time.Second
 
-// warnOfExpired makes every command that connected to a cluster end with a warning about expired runs in that cluster.
-// Commands that report expired runs themselves are skipped.
+// warnOfExpired makes every command that connected to a cluster print a warning about expired runs in that cluster when
+// it ends. Commands that report expired runs themselves are skipped.
 func warnOfExpired(cmd *cobra.Command, connection *kube.Connection, streams genericiooptions.IOStreams) {
 	for _, sub := range cmd.Commands() {
 		warnOfExpired(sub, connection, streams)
@@ -41,7 +41,7 @@ func warnOfExpired(cmd *cobra.Command, connection *kube.Connection, streams gene
 	}
 }
 
-// expired returns a warning about runs that expired and are not confirmed as undone, or "" if there are none or the
+// expired returns a warning about runs that expired and are not confirmed as reverted, or "" if there are none or the
 // user may not read the ledger.
 func expired(ctx context.Context, store *ledger.Store) string {
 	ctx, cancel := context.WithTimeout(ctx, expiredTimeout)
@@ -60,9 +60,9 @@ func expired(ctx context.Context, store *ledger.Store) string {
 	case 0:
 		return ""
 	case 1:
-		return fmt.Sprintf("%s expired and is not confirmed as undone: %s", over[0],
+		return fmt.Sprintf("%s expired and has not been confirmed as reverted: %s", over[0],
 			store.Command("revert", "--expired"))
 	}
-	return fmt.Sprintf("%s expired (%s) and are not confirmed as undone: %s",
+	return fmt.Sprintf("%s expired (%s) and have not been confirmed as reverted: %s",
 		count.Of(len(over), "run"), strings.Join(over[:min(3, len(over))], ", "), store.Command("revert", "--expired"))
 }

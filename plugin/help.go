@@ -13,11 +13,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// widthOfHelp is the maximum width of help in columns, and its width if the output is not a terminal.
+// widthOfHelp is the maximum width of help in columns, and the width to use if the output is not a terminal.
 const widthOfHelp = 100
 
-// setHelp gives all commands help like kubectl's, which lists only their own flags and refers to `options` for the
-// global flags.
+// setHelp gives all commands help in kubectl's style, which lists only a command's own flags and refers to `options`
+// for the global flags.
 func setHelp(root *cobra.Command) {
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { writeHelp(cmd.OutOrStdout(), cmd) })
 	root.SetUsageFunc(func(cmd *cobra.Command) error {
@@ -69,7 +69,7 @@ func newOptionsCommand() *cobra.Command {
 		Args:    usage.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			out := cmd.OutOrStdout()
-			writeSection(out, "Flags that all commands have:", flagUsages(out, cmd.Root().PersistentFlags()))
+			writeSection(out, "Global flags:", flagUsages(out, cmd.Root().PersistentFlags()))
 			fmt.Fprintf(out, "%s\n", paragraphs(out, aboutEnvironment()))
 			return nil
 		},
@@ -105,9 +105,9 @@ func writeUsage(out io.Writer, cmd *cobra.Command) {
 	writeSection(out, "Usage:", strings.Join(lines, "\n"))
 
 	if cmd.HasAvailableSubCommands() {
-		fmt.Fprintf(out, "Use %q for more about a command.\n", cmd.CommandPath()+" COMMAND --help")
+		fmt.Fprintf(out, "Use %q for more information about a command.\n", cmd.CommandPath()+" COMMAND --help")
 	}
-	fmt.Fprintf(out, "Use %q for the flags that all commands have.\n", cmd.Root().CommandPath()+" options")
+	fmt.Fprintf(out, "Use %q for a list of global flags (apply to all commands).\n", cmd.Root().CommandPath()+" options")
 }
 
 func writeSection(out io.Writer, title, text string) {
@@ -122,7 +122,7 @@ func helpWidth(out io.Writer) int {
 	return widthOfHelp
 }
 
-// paragraphs wraps the paragraphs of a text. Lines that begin with a space, such as YAML to copy, are kept as they are.
+// paragraphs wraps the paragraphs of a text. Lines that begin with a space, such as YAML to copy, are not wrapped.
 func paragraphs(out io.Writer, text string) string {
 	var all, sentences []string
 	for line := range strings.SplitSeq(strings.TrimSpace(text)+"\n", "\n") {

@@ -1,5 +1,5 @@
-// Package plugin is the command line of kubectl gpu-fault. It assembles the commands, each of which has its own package
-// below this one.
+// Package plugin implements the command line of kubectl gpu-fault. It assembles the commands, each of which has its own
+// subpackage.
 package plugin
 
 import (
@@ -33,11 +33,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/xid"
 )
 
-// Exit codes, on which scripts may rely.
+// Exit codes on which scripts may rely.
 const (
 	ExitDone        = 0
 	ExitError       = 1   // the command failed
-	ExitNo          = 2   // the command worked, and its result is negative
+	ExitNo          = 2   // the command succeeded with a negative result
 	ExitInterrupted = 130 // 128 + SIGINT, as in shells
 )
 
@@ -50,8 +50,8 @@ func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	connection := kube.NewConnection(streams)
 	cmd := &cobra.Command{
 		Use:   "gpu-fault",
-		Short: "Break GPU nodes on purpose, prove it, and put everything back",
-		Long: `Break GPU nodes and GPU workloads on purpose, prove that the fault landed, show what the cluster did about it, and put
+		Short: "Break GPU nodes on purpose, verify the fault, and restore everything",
+		Long: `Break GPU nodes and GPU workloads on purpose, verify that the fault took effect, show how the cluster reacted, and then put
 everything back.
 
 Nothing has to be installed in the cluster: faults on a node run in a privileged pod that is deleted afterwards.`,
@@ -100,7 +100,7 @@ Nothing has to be installed in the cluster: faults on a node run in a privileged
 	return cmd
 }
 
-// nameFeatures makes the commands of each feature of `rbac print` name that feature, and its namespace, if the API
+// nameFeatures makes the commands of each feature of `rbac print` mention that feature and its namespace if the API
 // server denies them access.
 func nameFeatures(root *cobra.Command, connection *kube.Connection) {
 	for _, top := range root.Commands() {
@@ -142,7 +142,7 @@ func addVerbosity(cmd *cobra.Command) {
 	cmd.PersistentFlags().AddGoFlag(v)
 }
 
-// ErrorMessage returns the message to print to stderr, or "" if nothing remains to be said.
+// ErrorMessage returns the message to print to stderr, or "" if there is nothing more to print.
 func ErrorMessage(err error) string {
 	if no := (*usage.Verdict)(nil); errors.As(err, &no) {
 		return printer.Escape(no.Message)
@@ -151,7 +151,7 @@ func ErrorMessage(err error) string {
 	var file *fs.PathError
 	// clientcmd returns only the stat error.
 	if errors.As(err, &file) && file.Op == "stat" && errors.Is(file, fs.ErrNotExist) {
-		missing := fmt.Errorf("there is no kubeconfig %s", file.Path)
+		missing := fmt.Errorf("kubeconfig %s does not exist", file.Path)
 		text = strings.Replace(text, file.Error(), missing.Error(), 1)
 	}
 	// Errors contain untrusted strings from file names, kubelets and webhooks.
@@ -161,7 +161,7 @@ func ErrorMessage(err error) string {
 // ExitCode returns the exit code for a command's error.
 func ExitCode(ctx context.Context, err error) int {
 	switch {
-	case err == nil: // even if a signal arrived after the work was done
+	case err == nil: // even if a signal arrived after the work was complete
 		return ExitDone
 	case errors.Is(context.Cause(ctx), ErrInterrupted):
 		return ExitInterrupted

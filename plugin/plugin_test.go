@@ -49,7 +49,7 @@ func TestHelpSpeaksKubectl(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v: %v", test.args, err)
 		}
-		for _, part := range append(test.has, `Use "kubectl gpu-fault options" for the flags that all commands have.`) {
+		for _, part := range append(test.has, `Use "kubectl gpu-fault options" for a list of global flags (apply to all commands).`) {
 			if !strings.Contains(out, part) {
 				t.Errorf("help of %v lacks %q:\n%s", test.args, part, out)
 			}
@@ -198,8 +198,8 @@ func TestUsageErrors(t *testing.T) {
 		"rbac print --for xid,foo":          `unknown feature "foo": supported values: xid`,
 		"rbac print --for xid --api-only":   "--api-only requires --for doctor",
 		"completion tcsh":                   `no completion for "tcsh"; supported values: bash, zsh, fish, powershell`,
-		"list --kubeconfig /nope":           "there is no kubeconfig /nope",
-		"version --kubeconfig /nope":        "there is no kubeconfig /nope (pass --client to print only the version of the plugin)",
+		"list --kubeconfig /nope":           "kubeconfig /nope does not exist",
+		"version --kubeconfig /nope":        "kubeconfig /nope does not exist (pass --client to print only the version of the plugin)",
 		"xid list -o jsonpath={.items":      "-o jsonpath: template {.items: unclosed action",
 		"xid list -o jsonpath={.items[9e9]": "-o jsonpath: template {.items[9e9]: ",
 	} {

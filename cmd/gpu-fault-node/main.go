@@ -3,7 +3,7 @@
 // debugpod/node.
 //
 // It executes itself for several purposes: "entered FD" runs the helper in the node's own namespaces, with the request
-// in an open file, and "guard RUN" runs a dead man's switch. See debugpod/deadman/guard. "device-switch RUN" and
+// in an open file. "guard RUN" runs a dead man's switch; see debugpod/deadman/guard. "device-switch RUN" and
 // "device-injector RUN" fail devices; see debugpod/node/device.
 package main
 
@@ -38,7 +38,7 @@ func main() {
 		}
 		return
 	}
-	// The debug pod has 128 MiB, which include the programs that the helper runs on the node.
+	// The debug pod has 128 MiB, which are also used by the programs that the helper runs on the node.
 	debug.SetMemoryLimit(80 << 20)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	err := run(ctx, os.Args[1:])
@@ -48,9 +48,9 @@ func main() {
 	}
 }
 
-// run reads and handles the request. Its source depends on the first argument: "stdin", with an optional SHA-256 that
+// run reads and handles the request. The first argument determines its source: "stdin", with an optional SHA-256 that
 // the helper must have, "attached" to this executable, or an open file after the helper has "entered" the node. "wait
-// SECONDS" only keeps a container running. Errors are already written to standard output.
+// SECONDS" only keeps a container running. Errors have already been written to standard output.
 func run(ctx context.Context, args []string) error {
 	switch {
 	case len(args) == 1 && args[0] == "stdin":

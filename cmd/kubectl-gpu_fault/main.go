@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	_ "k8s.io/client-go/plugin/pkg/client/auth" // cloud providers' credentials, as in kubectl
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // credentials of cloud providers, as in kubectl
 	"k8s.io/klog/v2"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sandbox"
@@ -26,7 +26,7 @@ import (
 )
 
 func main() {
-	if code, is := sandbox.First(os.Args, os.Stdout, os.Stderr); is { // for the programs of `scenario run`
+	if code, is := sandbox.First(os.Args, os.Stdout, os.Stderr); is { // required for the programs of `scenario run`
 		os.Exit(code)
 	}
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
@@ -57,16 +57,16 @@ func run(streams genericiooptions.IOStreams, args []string) (code int) {
 	return plugin.ExitCode(ctx, err)
 }
 
-// reportBug prints the value of a panic, cleaned because it may contain strings from the cluster.
+// reportBug prints the value of a panic. The value is sanitized because it may contain strings from the cluster.
 func reportBug(w io.Writer, bug any) {
 	fmt.Fprintf(w,
-		"error: this is a bug in kubectl gpu-fault: %s\nlist open runs with `kubectl gpu-fault list`, undo them with "+
+		"error: this is a bug in kubectl gpu-fault: %s\nlist open runs with `kubectl gpu-fault list`, revert them with "+
 			"`kubectl gpu-fault revert RUN --force`, and please report the bug with the output of -v 1\n",
 		printer.Clean(fmt.Sprint(bug)))
 }
 
-// arguments returns the arguments without the program name. kubectl completes the command line of a plugin by running
-// kubectl_complete-NAME with the words typed so far, which may be a link to this program.
+// arguments returns the arguments without the program name. To complete the command line of a plugin, kubectl runs
+// kubectl_complete-NAME, which may be a link to this program, with the words typed so far.
 func arguments(args []string) []string {
 	if strings.HasPrefix(filepath.Base(args[0]), "kubectl_complete-") {
 		return append([]string{"__complete"}, args[1:]...)
@@ -74,8 +74,8 @@ func arguments(args []string) []string {
 	return args[1:]
 }
 
-// hushLibraries disables the logs of client-go, unless -v enables them: after an interruption, it would log each
-// canceled request.
+// hushLibraries disables client-go's logs, unless -v enables them, because after an interruption client-go would log
+// each canceled request.
 func hushLibraries() {
 	if klog.V(1).Enabled() {
 		return
@@ -87,12 +87,12 @@ func hushLibraries() {
 	_ = all.Set("stderrthreshold", "FATAL") // a valid severity name
 }
 
-// sameInterrupt is the time in which a second signal does not count as another interrupt.
+// sameInterrupt is the time during which a second signal does not count as another interrupt.
 const sameInterrupt = 500 * time.Millisecond
 
 // withSignals returns a context that is canceled by the first termination signal (Ctrl-C, a closed terminal, a lost SSH
-// connection), so that the command can clean up. The second signal exits the program immediately. SIGPIPE is ignored,
-// so that a closed pipe (`| head`) only makes writes fail and does not stop a run half-way.
+// connection), so that the command can clean up. A second signal terminates the program immediately. SIGPIPE is
+// ignored, so that a closed pipe (`| head`) only makes writes fail and does not stop a run halfway.
 func withSignals(parent context.Context, streams genericiooptions.IOStreams) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 2)
@@ -112,7 +112,7 @@ func withSignals(parent context.Context, streams genericiooptions.IOStreams) (co
 			<-signals
 		}
 		fmt.Fprintln(streams.ErrOut,
-			"quit without cleaning up; list open runs: kubectl gpu-fault list; undo them: kubectl gpu-fault revert RUN --force")
+			"quit without cleaning up; to list open runs: kubectl gpu-fault list; to revert them: kubectl gpu-fault revert RUN --force")
 		os.Exit(plugin.ExitInterrupted)
 	}()
 	return ctx, func() { signal.Stop(signals); cancel(nil) }

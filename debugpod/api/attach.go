@@ -10,16 +10,16 @@ import (
 	"slices"
 )
 
-// An executable that carries a request consists of the executable, the request and a footer. The footer has the SHA-256
-// of both, the length of each in eight bytes (big endian), and the magic. ELF loaders ignore data after the last
-// section.
+// An executable that carries a request consists of the executable, the request and a footer. The footer contains the
+// SHA-256 digest of both, the length of each in eight bytes (big endian), and the magic. ELF loaders ignore data after
+// the last section.
 const (
 	magic      = "gpufault"
 	footerSize = sha256.Size + 8 + 8 + len(magic)
 )
 
 // Attach returns the helper with a request appended, so that both reach a node in one stream and one exec. The helper
-// verifies its integrity by the hash.
+// uses the hash to verify its own integrity.
 func Attach(helper []byte, req Request) ([]byte, error) {
 	tail, err := Attachment(Sum(helper), len(helper), req)
 	return append(bytes.Clone(helper), tail...), err
@@ -32,7 +32,7 @@ func Sum(helper []byte) hash.Cloner {
 	return sum
 }
 
-// Attachment returns what follows a helper of size bytes in the result of Attach. It does not change the hash.
+// Attachment returns the data that follows a helper of size bytes in the result of Attach. It does not change the hash.
 func Attachment(helper hash.Cloner, size int, req Request) ([]byte, error) {
 	raw, err := req.Encode()
 	if err != nil {
@@ -54,26 +54,26 @@ func Attachment(helper hash.Cloner, size int, req Request) ([]byte, error) {
 func Detach(exe io.ReaderAt, size int64) ([]byte, error) {
 	footer := make([]byte, footerSize)
 	if size < int64(footerSize) {
-		return nil, errors.New("it is too short")
+		return nil, errors.New("the executable is too short")
 	}
 	if err := readFull(exe, footer, size-int64(footerSize)); err != nil {
 		return nil, err
 	}
 	if string(footer[footerSize-len(magic):]) != magic {
-		return nil, errors.New("its end is missing")
+		return nil, errors.New("the end of the executable is missing")
 	}
 	lengths := footer[sha256.Size:]
 	helper, request := binary.BigEndian.Uint64(lengths), binary.BigEndian.Uint64(lengths[8:])
 	body := uint64(size) - uint64(footerSize)
 	if request > MaxRequest || helper > body || helper+request != body {
-		return nil, errors.New("its length is not the one that was sent")
+		return nil, errors.New("the length of the executable does not match the footer")
 	}
 	hash := sha256.New()
 	if _, err := io.Copy(hash, io.NewSectionReader(exe, 0, int64(body))); err != nil {
 		return nil, err
 	}
 	if [sha256.Size]byte(hash.Sum(nil)) != [sha256.Size]byte(footer) {
-		return nil, errors.New("its SHA-256 is not the one that was sent")
+		return nil, errors.New("the SHA-256 digest of the executable does not match the footer")
 	}
 	raw := make([]byte, request)
 	return raw, readFull(exe, raw, int64(helper))

@@ -18,25 +18,25 @@ type Devices struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// DeviceResource is the devices of a resource, according to the kubelet's checkpoint.
+// DeviceResource contains the devices of a resource, according to the kubelet's checkpoint.
 type DeviceResource struct {
 	Name string `json:"name"` // such as nvidia.com/gpu
-	// Healthy are the IDs of the healthy devices. Unhealthy are those of other devices, as far as they are known: the
-	// kubelet only records healthy devices, and devices of pods. Failed are the runs that made devices unhealthy, by
-	// device ID.
+	// Healthy contains the IDs of the healthy devices. Unhealthy contains those of other devices, as far as they are
+	// known: the kubelet records only healthy devices, and devices held by pods. Failed contains the runs that made
+	// devices unhealthy, by device ID.
 	Healthy   []string          `json:"healthy,omitempty"`
 	Unhealthy []string          `json:"unhealthy,omitempty"`
 	Failed    map[string]string `json:"failed,omitempty"`
-	// Pods are the UIDs of the pods that hold devices, by device ID.
+	// Pods contains the UIDs of the pods that hold devices, by device ID.
 	Pods map[string]string `json:"pods,omitempty"`
-	// Endpoint is the name of the plugin's socket; empty if it is unknown, with the reason in Problem.
+	// Endpoint is the name of the plugin's socket. It is empty if it is unknown; Problem then describes the reason.
 	Endpoint string `json:"endpoint,omitempty"`
 	Problem  string `json:"problem,omitempty"`
 }
 
-// FailDevices reports devices to the kubelet as unhealthy until the TTL expires or RecoverDevices ends it. Nothing of
-// the node is changed or restarted: the helper registers with the kubelet as a second plugin of the resource, only to
-// report health, and then registers the real plugin again, which stays in charge of everything else.
+// FailDevices reports devices to the kubelet as unhealthy until the TTL expires or RecoverDevices ends it. It changes
+// or restarts nothing on the node: the helper registers with the kubelet as a second plugin for the resource, only to
+// report health, and then re-registers the real plugin, which remains in charge of everything else.
 type FailDevices struct {
 	Resource string   `json:"resource"`
 	Devices  []string `json:"devices"` // IDs
@@ -44,7 +44,7 @@ type FailDevices struct {
 	TTL time.Duration `json:"ttl"`
 }
 
-// FailedDevices is the response to FailDevices, as the kubelet has recorded it.
+// FailedDevices is the response to FailDevices, as recorded by the kubelet.
 type FailedDevices struct {
 	Resource string   `json:"resource"`
 	Endpoint string   `json:"endpoint"`
@@ -52,24 +52,24 @@ type FailedDevices struct {
 	// Healthy is the number of devices that are still healthy.
 	Healthy int       `json:"healthy"`
 	Until   time.Time `json:"until"`
-	// Pods are the UIDs of the pods that hold failed devices.
+	// Pods contains the UIDs of the pods that hold failed devices.
 	Pods []string `json:"pods,omitempty"`
 }
 
-// RecoverDevices ends FailDevices of the request's run. It may be repeated.
+// RecoverDevices ends the FailDevices of the request's run. It may be repeated.
 type RecoverDevices struct{}
 
 // RecoveredDevices is the response to RecoverDevices.
 type RecoveredDevices struct {
-	// Found reports whether the node has a record of the run, or its processes. Otherwise, nothing is failed: the fault
-	// never began, it has already ended, or the node has rebooted.
+	// Found reports whether the node has a record of the run, or processes of the run. Otherwise, no device is failed:
+	// the fault never started, it has already ended, or the node has rebooted.
 	Found bool `json:"found,omitempty"`
-	// Resource is empty if the record was deleted.
+	// Resource is the resource. It is empty if the record was deleted.
 	Resource string `json:"resource,omitempty"`
-	// Cause describes why the fault ended, such as "requested" or "TTL", and Ended is when.
+	// Cause describes why the fault ended, such as "requested" or "TTL". Ended is the time at which it ended.
 	Cause string    `json:"cause,omitempty"`
 	Ended time.Time `json:"ended,omitzero"`
-	// Healthy is the number of devices that are healthy now.
+	// Healthy is the number of devices that are now healthy.
 	Healthy int `json:"healthy"`
 }
 
@@ -80,7 +80,7 @@ const (
 	maxDeviceTTL = 48 * time.Hour
 )
 
-// resourceNames matches extended resources, which have a domain.
+// resourceNames matches the names of extended resources, which include a domain.
 var resourceNames = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
 
 // Validate returns an error if the request is invalid.
@@ -91,9 +91,9 @@ func (f FailDevices) Validate() error {
 	case len(f.Devices) == 0:
 		return errors.New("no device is specified")
 	case len(f.Devices) > maxDevices:
-		return fmt.Errorf("too many devices: %d, and the maximum is %d", len(f.Devices), maxDevices)
+		return fmt.Errorf("too many devices: %d, but the maximum is %d", len(f.Devices), maxDevices)
 	case slices.ContainsFunc(f.Devices, func(id string) bool { return id == "" || len(id) > maxDeviceID }):
-		return fmt.Errorf("a device ID must have 1 to %d bytes", maxDeviceID)
+		return fmt.Errorf("a device ID must be 1 to %d bytes long", maxDeviceID)
 	case f.TTL < minDeviceTTL || f.TTL > maxDeviceTTL:
 		return fmt.Errorf("invalid TTL %s: must be %s to %s", f.TTL, minDeviceTTL, maxDeviceTTL)
 	}

@@ -15,7 +15,7 @@ var unitName = regexp.MustCompile(
 // Validate returns an error if a unit name is invalid.
 func (d Diagnose) Validate() error {
 	if len(d.Units) > maxUnits {
-		return fmt.Errorf("%d units are more than %d", len(d.Units), maxUnits)
+		return fmt.Errorf("too many units: %d, but the maximum is %d", len(d.Units), maxUnits)
 	}
 	for _, unit := range d.Units {
 		if len(unit) > 255 || !unitName.MatchString(unit) {
@@ -26,29 +26,30 @@ func (d Diagnose) Validate() error {
 }
 
 // Diagnose requests everything on the node that can explain why GPU pods do not run there. It changes nothing. It runs
-// these programs of the node: nvidia-smi -q -x, if the driver is loaded; journalctl; the programs that InspectRuntime
+// these programs on the node: nvidia-smi -q -x, if the driver is loaded; journalctl; the programs that InspectRuntime
 // runs; and nv-fabricmanager, nvidia-ctk and nvidia-container-runtime with --version. Each has a timeout, and runs
 // without the capabilities to load modules and to create devices. The response includes the result of InspectRuntime.
 type Diagnose struct {
-	// Units are additional systemd units to return the journals of. The journals of the kubelet and its container
+	// Units are additional systemd units whose journals to return. The journals of the kubelet and its container
 	// runtime are always returned.
 	Units []string `json:"units,omitempty"`
 }
 
-// Diagnosis is the response to Diagnose. A part that could not be read is absent, and Unread has the reason. An absent
-// part does not mean that the part is healthy.
+// Diagnosis is the response to Diagnose. If a part could not be read, it is absent, and Unread contains the reason. An
+// absent part does not mean that the part is healthy.
 type Diagnosis struct {
 	Info    Info    `json:"info"`
 	Runtime Runtime `json:"runtime"`
 	Probe   Probe   `json:"probe"`
-	// SMI is the output of `nvidia-smi -q -x`. If nvidia-smi did not run, SMI is empty and Probe.SMIError has the
+	// SMI is the output of `nvidia-smi -q -x`. If nvidia-smi did not run, SMI is empty and Probe.SMIError contains the
 	// reason. If one of several GPUs is broken, both fields may be set, and the XML may be truncated.
 	SMI string `json:"smi,omitempty"`
-	// KernelLog has the records since boot about GPUs, PCI, NVLink, modules, memory or blocked packets. It is limited
-	// to the newest 1,500, plus the newest 500 of types that can occur in thousands (blocked packets, AER, mlx5).
+	// KernelLog contains the records since boot about GPUs, PCI, NVLink, modules, memory or blocked packets. It is
+	// limited to the newest 1,500, plus the newest 500 of types that can occur in thousands (blocked packets, AER,
+	// mlx5).
 	KernelLog []KernelRecord `json:"kernelLog,omitempty"`
-	// Journals has the last 200 lines of each unit in the format of `journalctl -o short-iso`. Long lines are truncated
-	// with "…".
+	// Journals contains the last 200 lines of each unit in the format of `journalctl -o short-iso`. Long lines are
+	// truncated with "…".
 	Journals map[string]string `json:"journals,omitempty"`
 }
 
@@ -68,23 +69,24 @@ type KernelRecord struct {
 type Probe struct {
 	Time   time.Time     `json:"time,omitzero"` // the node's clock during the request
 	Uptime time.Duration `json:"uptime,omitempty"`
-	// OS has fields of /etc/os-release: ID, ID_LIKE, VERSION_ID, VERSION_CODENAME, PRETTY_NAME, VARIANT_ID.
+	// OS contains fields from /etc/os-release: ID, ID_LIKE, VERSION_ID, VERSION_CODENAME, PRETTY_NAME, VARIANT_ID.
 	OS      map[string]string `json:"os,omitempty"`
-	Cmdline string            `json:"cmdline,omitempty"` // of the kernel
+	Cmdline string            `json:"cmdline,omitempty"` // kernel command line
 
 	PCI []PCIDevice `json:"pci,omitempty"` // NVIDIA GPUs and NVSwitches
 	// Modules are the loaded nvidia*, nouveau, ib_umad, mlx5_core, gdrdrv and similar modules.
 	Modules []Module    `json:"modules,omitempty"`
 	Driver  DriverFiles `json:"driver"`
-	// Devices are /dev/nvidia*, /dev/nvidia-caps/* and the same in /run/nvidia/driver/dev.
+	// Devices are /dev/nvidia*, /dev/nvidia-caps/* and the corresponding files in /run/nvidia/driver/dev.
 	Devices []DeviceNode `json:"devices,omitempty"`
-	// DevChar maps a path such as /dev/char/195:0, for each of Devices, to whether the link exists.
+	// DevChar reports, for each of Devices, whether its link exists. The keys are paths such as /dev/char/195:0.
 	DevChar map[string]bool `json:"devChar,omitempty"`
 
-	// Processes has the PIDs of processes that affect GPUs, by program: nvidia-persistenced, nv-fabricmanager,
+	// Processes contains the PIDs of processes that affect GPUs, by program: nvidia-persistenced, nv-fabricmanager,
 	// nvidia-imex, nvidia-cuda-mps-control, nvidia-cuda-mps-server, nv-hostengine, nvlsm.
 	Processes map[string][]int `json:"processes,omitempty"`
-	// FabricManager is the version that the installed nv-fabricmanager reports; empty if it is not installed.
+	// FabricManager is the version reported by the installed nv-fabricmanager. It is empty if nv-fabricmanager is not
+	// installed.
 	FabricManager string `json:"fabricManager,omitempty"`
 
 	// DevicePlugins are the sockets in /var/lib/kubelet/device-plugins and plugins_registry.
@@ -99,21 +101,21 @@ type Probe struct {
 	// ToolkitVersion is the output of nvidia-container-runtime --version or nvidia-ctk --version.
 	ToolkitVersion string `json:"toolkitVersion,omitempty"`
 
-	// KubeletConfig has the values of cgroupDriver, cpuManagerPolicy, topologyManagerPolicy, topologyManagerScope and
-	// memoryManagerPolicy that are not left to their defaults.
+	// KubeletConfig contains the values of cgroupDriver, cpuManagerPolicy, topologyManagerPolicy, topologyManagerScope
+	// and memoryManagerPolicy that are set explicitly.
 	KubeletConfig map[string]string `json:"kubeletConfig,omitempty"`
 	CgroupVersion int               `json:"cgroupVersion,omitempty"` // 1 or 2; 0 if unknown
-	// Sysctls has fs.inotify.max_user_instances and fs.inotify.max_user_watches.
+	// Sysctls contains fs.inotify.max_user_instances and fs.inotify.max_user_watches.
 	Sysctls     map[string]string `json:"sysctls,omitempty"`
 	SecureBoot  string            `json:"secureBoot,omitempty"`  // enabled or disabled; empty if unknown
 	SELinux     string            `json:"selinux,omitempty"`     // enforcing, permissive or disabled; empty if unknown
-	Filesystems []Filesystem      `json:"filesystems,omitempty"` // of the root directory, the kubelet and the runtime
+	Filesystems []Filesystem      `json:"filesystems,omitempty"` // those of /, the kubelet and the runtime
 
-	SMIError string `json:"smiError,omitempty"` // the error of nvidia-smi, or why it was not run
+	SMIError string `json:"smiError,omitempty"` // error from nvidia-smi, or the reason why it was not run
 	// Units are the systemd units of the kubelet, its runtime and Processes, as far as their cgroups identify them.
 	Units []Unit `json:"units,omitempty"`
 
-	// Unread has the reason for each field that could not be read completely, by its JSON name, such as "pci",
+	// Unread contains the reason for each field that could not be read completely, by its JSON name, such as "pci",
 	// "journals", "kernelLog" or "runtime". The entry processes also covers units, and os covers cmdline. An empty
 	// field without an entry is empty on the node.
 	Unread map[string]string `json:"unread,omitempty"`
@@ -122,20 +124,21 @@ type Probe struct {
 // PCIDevice is an NVIDIA device on the PCI bus, as reported by sysfs.
 type PCIDevice struct {
 	Address string `json:"address"` // such as 0000:17:00.0
-	Class   string `json:"class"`   // 0x030200: 3D controller, 0x068000: bridge (NVSwitch)
+	Class   string `json:"class"`   // such as 0x030200 (3D controller) or 0x068000 (bridge, NVSwitch)
 	Device  string `json:"device"`  // such as 0x2330
-	// Driver is the kernel module bound to the device, such as nvidia, nouveau or vfio-pci; empty if none is bound.
+	// Driver is the kernel module bound to the device, such as nvidia, nouveau or vfio-pci. It is empty if none is
+	// bound.
 	Driver string `json:"driver,omitempty"`
-	// LinkWidth and MaxLinkWidth are numbers of lanes. LinkSpeed and MaxLinkSpeed have the form "16.0 GT/s PCIe". They
-	// are zero and empty if unknown.
+	// LinkWidth and MaxLinkWidth are numbers of lanes. LinkSpeed and MaxLinkSpeed have the form "16.0 GT/s PCIe". If
+	// unknown, they are zero and empty, respectively.
 	LinkWidth    int    `json:"linkWidth,omitempty"`
 	MaxLinkWidth int    `json:"maxLinkWidth,omitempty"`
 	LinkSpeed    string `json:"linkSpeed,omitempty"`
 	MaxLinkSpeed string `json:"maxLinkSpeed,omitempty"`
 	// ConfigReadable is false if the device's configuration space reads as all ones (`rev ff` in lspci), because the
-	// device fell off the bus. It is true if the space could not be read; Unread["pci"] then has the reason.
+	// device fell off the bus. It is true if the space could not be read; Unread["pci"] then contains the reason.
 	ConfigReadable bool `json:"configReadable"`
-	// ACSRedirect reports whether a bridge above the device has ACS P2P request redirect enabled; nil if unknown.
+	// ACSRedirect reports whether a bridge above the device has ACS P2P request redirect enabled. It is nil if unknown.
 	ACSRedirect *bool `json:"acsRedirect,omitempty"`
 }
 
@@ -143,25 +146,25 @@ type PCIDevice struct {
 type Module struct {
 	Name    string `json:"name"`
 	Version string `json:"version,omitempty"` // from /sys/module/NAME/version
-	// Taint is from /sys/module/NAME/taint: P for proprietary, O for out of tree, E for unsigned.
+	// Taint is the content of /sys/module/NAME/taint: P for proprietary, O for out of tree, E for unsigned.
 	Taint string `json:"taint,omitempty"`
 }
 
 // DriverFiles describes the files of the NVIDIA driver on the node.
 type DriverFiles struct {
-	// Root is the root of the driver's user space, such as "/", "/run/nvidia/driver" or "/home/kubernetes/bin/nvidia";
-	// empty if it was not found.
+	// Root is the root directory of the driver's user space, such as "/", "/run/nvidia/driver" or
+	// "/home/kubernetes/bin/nvidia". It is empty if it was not found.
 	Root string `json:"root,omitempty"`
-	// Kernel is the version of the loaded module, from /proc/driver/nvidia/version; empty if no module is loaded.
+	// Kernel is the version of the loaded module, from /proc/driver/nvidia/version. It is empty if no module is loaded.
 	Kernel string `json:"kernel,omitempty"`
 	// Open reports whether the loaded module is the open kernel module.
 	Open bool `json:"open,omitempty"`
-	// Libraries are paths of libnvidia-ml.so.* and libcuda.so.*, which end with the version. The targets of
+	// Libraries are the paths of libnvidia-ml.so.* and libcuda.so.*, which end with the version. The targets of
 	// libnvidia-ml.so.1 and libcuda.so.1, which programs load, come first.
 	Libraries []string `json:"libraries,omitempty"`
-	// Built are paths of nvidia*.ko* below /lib/modules, on the host and in /run/nvidia/driver, for all kernels.
+	// Built are the paths of nvidia*.ko* below /lib/modules, on the host and in /run/nvidia/driver, for all kernels.
 	Built []string `json:"built,omitempty"`
-	// Kernels are the kernels that have a directory in /lib/modules.
+	// Kernels are the kernels with a directory in /lib/modules.
 	Kernels []string `json:"kernels,omitempty"`
 }
 
@@ -177,7 +180,7 @@ type DeviceNode struct {
 type Socket struct {
 	Path     string    `json:"path"`
 	Modified time.Time `json:"modified,omitzero"`
-	// Listening reports whether a process listens on it; nil if unknown.
+	// Listening reports whether a process listens on the socket. It is nil if unknown.
 	Listening *bool `json:"listening,omitempty"`
 }
 
@@ -191,7 +194,7 @@ type CDISpec struct {
 	// DriverVersion is the version in the names of the libraries that the specification mounts.
 	DriverVersion string    `json:"driverVersion,omitempty"`
 	Modified      time.Time `json:"modified,omitzero"`
-	Error         string    `json:"error,omitempty"` // the parse error
+	Error         string    `json:"error,omitempty"` // parse error
 }
 
 // Filesystem is the usage of a file system.

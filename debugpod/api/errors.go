@@ -4,13 +4,13 @@ import (
 	"fmt"
 )
 
-// Code is the reason for which a request failed, for programs. Codes are stable.
+// Code is a machine-readable reason why a request failed. Codes are stable.
 type Code string
 
-// The codes of Error.
+// The codes for Error.
 const (
 	// CodeBadRequest means that the request is not JSON, has an unknown field, does not have exactly one operation, or
-	// has a value out of range.
+	// contains a value that is out of range.
 	CodeBadRequest Code = "bad-request"
 	// CodeProtocol means that the client and the helper use different protocol versions.
 	CodeProtocol Code = "protocol-mismatch"
@@ -20,7 +20,7 @@ const (
 	CodeOtherHelper Code = "other-helper"
 	// CodeNoPlace means that the container has no directory in which a file can be written and executed.
 	CodeNoPlace Code = "no-place-to-execute"
-	// CodeDevkmsgOff means that the node's kernel.printk_devkmsg is off, which disables writing to the kernel log.
+	// CodeDevkmsgOff means that kernel.printk_devkmsg is off on the node, which disables writing to the kernel log.
 	CodeDevkmsgOff Code = "printk-devkmsg-off"
 	// CodeKmsg means that /dev/kmsg could not be opened, read or written.
 	CodeKmsg Code = "kmsg-failed"
@@ -32,10 +32,10 @@ const (
 	CodeEnter Code = "enter-failed"
 	// CodeChanged means that a file does not match the request, because it changed after it was read.
 	CodeChanged Code = "changed"
-	// CodeRefused means that the request names a file, a unit or a socket that does not belong to the kubelet's
+	// CodeRefused means that the request specifies a file, a unit or a socket that does not belong to the kubelet's
 	// container runtime.
 	CodeRefused Code = "refused"
-	// CodeExists means that the node already has a record or a firewall table of the run, or a conflicting one of
+	// CodeExists means that the node already has a record or a firewall table for the run, or a conflicting one for
 	// another run.
 	CodeExists Code = "record-exists"
 	// CodeNoRecord means that the node has no record of the run.
@@ -60,7 +60,7 @@ const (
 	CodeVermagic Code = "module-vermagic"
 	// CodeNotLoaded means that the kernel rejected the module for another reason.
 	CodeNotLoaded Code = "module-refused"
-	// CodeNoHeaders means that the node has no headers of its kernel.
+	// CodeNoHeaders means that the headers for the node's kernel are not installed.
 	CodeNoHeaders Code = "no-headers"
 	// CodeNoCompiler means that the debug pod's image cannot build a module.
 	CodeNoCompiler Code = "no-compiler"
@@ -72,12 +72,12 @@ const (
 	CodeNoFilter Code = "no-nftables"
 	// CodeFilter means that an nftables table could not be created, read or removed.
 	CodeFilter Code = "nftables-failed"
-	// CodeBypassed means that packets of a pod did not reach the rule that should drop them. The rule was removed.
+	// CodeBypassed means that packets from a pod did not reach the rule that should drop them. The rule was removed.
 	CodeBypassed Code = "netfilter-bypassed"
-	// CodeNotRunning means that no process of a pod of the request runs on the node. Nothing was changed.
+	// CodeNotRunning means that no process of a requested pod is running on the node. Nothing was changed.
 	CodeNotRunning Code = "pod-not-running"
 	// CodeInterrupted means that the client disconnected or the helper received a request to stop. Records written
-	// before were already reported.
+	// before that have already been reported.
 	CodeInterrupted Code = "interrupted"
 	// CodeUnsupported means that this build of the helper does not support the request, because it is not for Linux.
 	CodeUnsupported Code = "unsupported"

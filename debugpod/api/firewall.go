@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// Firewall makes the node's kernel drop forwarded packets between pods of the node and a TCP port, or packets of the
-// node itself to that port, by an nftables rule in a separate table. The kernel itself acts as the dead man's switch:
-// it removes the port from the set when the TTL expires, and the whole table at reboot. Pods in the host network, and
+// Firewall makes the node's kernel drop forwarded packets between the node's pods and a TCP port, or packets from the
+// node itself to that port, with an nftables rule in a separate table. The kernel itself acts as the dead man's switch:
+// it removes the port from the set when the TTL expires, and the entire table at reboot. Pods in the host network, and
 // CNI plugins that bypass netfilter (eBPF), are not affected if forwarded packets are dropped.
 type Firewall struct {
 	// Table is the name of the table, in the family inet. The table must not exist.
@@ -22,7 +22,7 @@ type Firewall struct {
 	Drop Drop `json:"drop,omitempty"`
 	// Partition drops packets between pods and their peers. It replaces Port and Drop.
 	Partition *Partition `json:"partition,omitempty"`
-	// TTL is how long packets are dropped, by the node's clock.
+	// TTL is the time for which packets are dropped, according to the node's clock.
 	TTL time.Duration `json:"ttl"`
 }
 
@@ -32,15 +32,15 @@ type Drop string
 // The values of Drop.
 const (
 	DropRequests Drop = "requests" // packets to the port: no connection is established
-	DropAnswers  Drop = "answers"  // packets from the port: servers receive requests, but replies are lost
+	DropAnswers  Drop = "answers"  // packets from the port: servers receive requests, but responses are lost
 	// DropLarge drops packets from the port that are longer than LargePacket. Connections are established, but large
 	// responses do not arrive.
 	DropLarge Drop = "large"
-	// DropOutgoing drops packets that the node itself sends to the port, such as image pulls; those of pods pass.
+	// DropOutgoing drops packets that the node itself sends to the port, such as image pulls. Packets from pods pass.
 	DropOutgoing Drop = "outgoing"
 )
 
-// Drops are all values of Drop.
+// Drops lists all values of Drop.
 var Drops = []Drop{DropRequests, DropAnswers, DropLarge, DropOutgoing}
 
 // LargePacket is the length in bytes, including the IP header, of the longest packet that DropLarge accepts. Every IPv4
@@ -55,11 +55,11 @@ type RemoveFirewall struct {
 
 // BuiltFirewall is the response to Firewall, as read back from the kernel.
 type BuiltFirewall struct {
-	// Rule is the rule, or the rules, in nft syntax.
+	// Rule contains the rule or rules in nft syntax.
 	Rule string `json:"rule"`
-	// Probes describes the packets that the helper sent from a pod, and that the rules of a partition dropped.
+	// Probes describes the packets that the helper sent from a pod and that the rules of a partition dropped.
 	Probes []string `json:"probes,omitempty"`
-	// Unprobed is the number of rules that no packet has verified, because no pod of the partition can send one.
+	// Unprobed is the number of rules that were not verified by a packet, because no pod in the partition can send one.
 	Unprobed int `json:"unprobed,omitempty"`
 	// Expires is the remaining time for which the kernel drops packets.
 	Expires time.Duration `json:"expires"`
@@ -67,19 +67,19 @@ type BuiltFirewall struct {
 
 // RemovedFirewall is the response to RemoveFirewall.
 type RemovedFirewall struct {
-	// Table is the name of the table; empty if the node has no table of the run.
+	// Table is the name of the table. It is empty if the node has no table for the run.
 	Table string `json:"table,omitempty"`
 	// Removed reports whether the table existed. It no longer exists, unless Left is not empty.
 	Removed bool `json:"removed,omitempty"`
 	// Expired reports whether the rule was already inactive, because the TTL had expired or another client had disabled
 	// it.
 	Expired bool `json:"expired,omitempty"`
-	// Left describes objects that other clients added to the table. These objects are kept; the rule of the run is
+	// Left describes objects that other clients added to the table. These objects are kept, but the rule of the run is
 	// removed.
 	Left []string `json:"left,omitempty"`
 	// Dropped is the number of packets that the rule dropped or slowed down.
 	Dropped uint64 `json:"dropped,omitempty"`
-	// Links is the number of pods' links that are no longer slow.
+	// Links is the number of pod links that are no longer slow.
 	Links int `json:"links,omitempty"`
 }
 
@@ -93,17 +93,17 @@ const maxFirewall = 48 * time.Hour
 func (f Firewall) Validate() error {
 	switch {
 	case !tableNames.MatchString(f.Table):
-		return fmt.Errorf("%q is no name for a table: small letters, digits, - and _, at most 31", f.Table)
+		return fmt.Errorf("invalid table name %q: must consist of lower-case letters, digits, - and _, at most 31 characters", f.Table)
 	case f.Partition != nil && (f.Port != 0 || f.Drop != ""):
 		return errors.New("a partition cannot be combined with a blocked port")
 	case f.TTL < time.Second || f.TTL > maxFirewall:
-		return fmt.Errorf("it cannot last %s: give 1s to %s", f.TTL, maxFirewall)
+		return fmt.Errorf("invalid TTL %s: must be 1s to %s", f.TTL, maxFirewall)
 	case f.Partition != nil:
 		return f.Partition.validate()
 	case f.Port < 1 || f.Port > 65535:
-		return fmt.Errorf("%d is no TCP port", f.Port)
+		return fmt.Errorf("invalid TCP port %d", f.Port)
 	case !slices.Contains(Drops, f.Drop):
-		return fmt.Errorf("%q cannot be dropped: choose requests, answers, large or outgoing", f.Drop)
+		return fmt.Errorf("invalid value %q for drop: must be requests, answers, large or outgoing", f.Drop)
 	}
 	return nil
 }

@@ -4,11 +4,11 @@ import (
 	"unicode/utf8"
 )
 
-// MaxAnswer is the size limit in bytes of a response, which is one line. If a Diagnosis is larger, as it may be on a
-// broken node, its largest parts are omitted. The debug pod's 256 MiB must hold several copies of the response.
+// MaxAnswer is the maximum size in bytes of a response, which is one line. If a Diagnosis is larger, as may happen on a
+// broken node, its largest parts are omitted. Several copies of the response must fit into the debug pod's 256 MiB.
 const MaxAnswer = 24 << 20
 
-// MaxLineText is the size limit in bytes of a log line or a small file.
+// MaxLineText is the maximum size in bytes of a log line or a small file.
 const MaxLineText = 4 << 10
 
 // maxUnits is the maximum number of units in Diagnose.Units.

@@ -8,15 +8,15 @@ import (
 )
 
 // BuildModule requests a build of the kernel module for the node's kernel. It loads nothing, and creates files only in
-// the debug pod. The pod's image must have make and a compiler, and the node must have the headers of its kernel.
+// the debug pod. The pod's image must contain make and a compiler, and the node must have the headers for its kernel.
 type BuildModule struct {
-	// Headers is the directory on the node with the headers of its kernel. If it is empty, the usual directories are
+	// Headers is the directory on the node with the headers for its kernel. If it is empty, the usual directories are
 	// searched.
 	Headers string `json:"headers,omitempty"`
 }
 
-// WriteModule loads the kernel module for the request's run, writes records through it, reads each back with the
-// facility of the kernel, and unloads the module. If a step after loading fails, the module is unloaded before the last
+// WriteModule loads the kernel module for the request's run, writes records through it, reads each record back with the
+// kernel facility, and unloads the module. If a step after loading fails, the module is unloaded before the last
 // response, unless the response has CodeStays.
 type WriteModule struct {
 	Module  []byte       `json:"module"` // gpu_fault_xid.ko
@@ -44,7 +44,7 @@ type RemovedModule struct {
 // Validate returns an error if the kernel or the module would reject the request.
 func (w WriteModule) Validate() error {
 	if _, err := kmod.ParseFile(w.Module); err != nil {
-		return fmt.Errorf("the kernel module: %w", err)
+		return fmt.Errorf("invalid kernel module: %w", err)
 	}
 	return CheckModuleRecords(w.Records)
 }

@@ -13,32 +13,32 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
-// Partition drops forwarded packets between pods of the node and their peers, or slows them down. Packets between a pod
-// and its own node, such as the probes of the kubelet, are not forwarded and always pass.
+// Partition drops forwarded packets between pods on the node and their peers, or slows them down. Packets between a pod
+// and its own node, such as the kubelet's probes, are not forwarded and always pass.
 type Partition struct {
 	Pods    []PartitionedPod `json:"pods"`
-	Matches []Match          `json:"matches"` // a packet is dropped if one of them matches
-	// Loss is the percentage of these packets that are dropped, at random; 0 means all of them.
+	Matches []Match          `json:"matches"` // a packet is dropped if it matches one of these
+	// Loss is the percentage of these packets to drop at random. 0 means all of them.
 	Loss int `json:"loss,omitempty"`
-	// Slow slows down the packets that the pods receive, instead of dropping them.
+	// Slow slows down the packets that the pods receive instead of dropping them.
 	Slow *Slow `json:"slow,omitempty"`
 }
 
-// Slow is what happens to packets on the link between the node and a pod, in the direction of the pod.
+// Slow describes how packets on the link from the node to a pod are slowed down.
 type Slow struct {
-	Latency time.Duration `json:"latency,omitempty"` // how much later a packet arrives
-	Jitter  time.Duration `json:"jitter,omitempty"`  // how much the latency varies, at random, in both directions
-	Rate    uint64        `json:"rate,omitempty"`    // the highest rate in bits per second; 0 for no limit
+	Latency time.Duration `json:"latency,omitempty"` // delay of each packet
+	Jitter  time.Duration `json:"jitter,omitempty"`  // maximum random variation of the latency, in both directions
+	Rate    uint64        `json:"rate,omitempty"`    // maximum rate in bits per second; 0 means no limit
 }
 
-// The limits of Slow. At the lowest rate, a full packet takes a second and a half.
+// The limits for Slow. At the minimum rate, a full-size packet takes one and a half seconds.
 const (
 	MaxLatency = time.Minute
 	MinRate    = 8_000
 	MaxRate    = 100_000_000_000
 )
 
-// String returns what happens to packets, such as "latency 100ms ± 20ms, rate 10M bit/s".
+// String describes how packets are slowed down, such as "latency 100ms ± 20ms, rate 10M bit/s".
 func (s Slow) String() string {
 	var parts []string
 	if s.Latency > 0 {
@@ -62,13 +62,13 @@ func (s Slow) String() string {
 func (s Slow) validate() error {
 	switch {
 	case s == Slow{}:
-		return errors.New("neither a latency nor a rate is given")
+		return errors.New("neither a latency nor a rate is specified")
 	case s.Latency < 0 || s.Latency > MaxLatency:
-		return fmt.Errorf("a latency of %s is not possible: must be at most %s", s.Latency, MaxLatency)
+		return fmt.Errorf("invalid latency %s: must be at most %s", s.Latency, MaxLatency)
 	case s.Jitter < 0 || s.Jitter > s.Latency:
-		return fmt.Errorf("a jitter of %s is not possible: must be at most the latency, %s", s.Jitter, s.Latency)
+		return fmt.Errorf("invalid jitter %s: must be at most the latency, %s", s.Jitter, s.Latency)
 	case s.Rate != 0 && (s.Rate < MinRate || s.Rate > MaxRate):
-		return fmt.Errorf("a rate of %d bit/s is not possible: must be %d to %d", s.Rate, MinRate, MaxRate)
+		return fmt.Errorf("invalid rate %d bit/s: must be %d to %d", s.Rate, MinRate, MaxRate)
 	}
 	return nil
 }
@@ -84,15 +84,15 @@ type PartitionedPod struct {
 type Match struct {
 	// Received selects packets that the pods receive from the peer, instead of packets that they send to it.
 	Received bool `json:"received,omitempty"`
-	// Peer has the addresses of the peer, or is the zero value for any address.
+	// Peer contains the addresses of the peer. The zero value means any address.
 	Peer netip.Prefix `json:"peer,omitzero"`
 	// Protocol is ProtocolTCP or ProtocolUDP, or empty for all protocols. Ports require a protocol.
 	Protocol        string `json:"protocol,omitempty"`
-	DestinationPort int    `json:"destinationPort,omitempty"` // 0 for all
-	SourcePort      int    `json:"sourcePort,omitempty"`      // 0 for all
+	DestinationPort int    `json:"destinationPort,omitempty"` // 0 means all
+	SourcePort      int    `json:"sourcePort,omitempty"`      // 0 means all
 	// Probes are addresses of the peer to which the helper may send a packet to verify the rule. If there are none, it
-	// uses the DNS servers in the pod's /etc/resolv.conf. To verify Slow, the peer must answer: a TCP port that is
-	// closed is enough.
+	// uses the DNS servers in the pod's /etc/resolv.conf. To verify Slow, the peer must respond; a rejected connection
+	// to a closed TCP port is sufficient.
 	Probes []netip.Addr `json:"probes,omitempty"`
 }
 
@@ -102,26 +102,26 @@ const (
 	ProtocolUDP = "udp"
 )
 
-// The limits of a Partition.
+// The limits for a Partition.
 const (
 	MaxPartitionedPods = 512
-	MaxMatches         = 72 // 16 peers and DNS, in both directions, for both protocols, and some reserve
-	maxAddresses       = 8  // of a pod, and of the probes of a match
+	MaxMatches         = 72 // 16 peers and DNS, in both directions, for both protocols, with some reserve
+	maxAddresses       = 8  // addresses of a pod, and probes of a match
 )
 
-// podUIDs matches the UIDs of pods. Static pods have a hash.
+// podUIDs matches pod UIDs. The UID of a static pod is a hash.
 var podUIDs = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 
 func (p Partition) validate() error {
 	if len(p.Pods) == 0 || len(p.Pods) > MaxPartitionedPods {
-		return fmt.Errorf("a partition of %s is not possible: must be 1 to %d", count.Of(len(p.Pods), "pod"),
+		return fmt.Errorf("invalid partition of %s: must be 1 to %d", count.Of(len(p.Pods), "pod"),
 			MaxPartitionedPods)
 	}
 	if p.Loss < 0 || p.Loss > 99 {
-		return fmt.Errorf("a loss of %d%% is not possible: must be 1 to 99", p.Loss)
+		return fmt.Errorf("invalid loss %d%%: must be 1 to 99", p.Loss)
 	}
 	if len(p.Matches) == 0 || len(p.Matches) > MaxMatches {
-		return fmt.Errorf("a partition with %s is not possible: must be 1 to %d", count.Of(len(p.Matches), "rule"),
+		return fmt.Errorf("invalid partition with %s: must be 1 to %d", count.Of(len(p.Matches), "rule"),
 			MaxMatches)
 	}
 	for _, pod := range p.Pods {
@@ -145,13 +145,13 @@ func (p Partition) validate() error {
 			return errors.New("only packets that the pods receive can be slowed down")
 		}
 		if m.Peer.IsValid() && !p.HasFamily(m.Peer.Addr().Is6()) {
-			return fmt.Errorf("no pod of the partition has an address of the same family as the peer %s", m.Peer)
+			return fmt.Errorf("no pod in the partition has an address of the same family as the peer %s", m.Peer)
 		}
 	}
 	return nil
 }
 
-// HasFamily reports whether a pod of the partition has an IPv6 address, or an IPv4 address.
+// HasFamily reports whether a pod in the partition has an IPv6 address (if v6 is true) or an IPv4 address.
 func (p Partition) HasFamily(v6 bool) bool {
 	for _, pod := range p.Pods {
 		for _, address := range pod.Addresses {
@@ -178,7 +178,7 @@ func (p PartitionedPod) validate() error {
 	return nil
 }
 
-// IsHostAddress reports whether an address can be that of a pod or its peer.
+// IsHostAddress reports whether an address can be the address of a pod or a peer.
 func IsHostAddress(a netip.Addr) bool {
 	return a.IsValid() && !a.Is4In6() && a.Zone() == "" && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast()
 }
@@ -199,7 +199,7 @@ func (m Match) validate() error {
 	}
 	for _, probe := range m.Probes {
 		if !IsHostAddress(probe) || m.Peer.IsValid() && !m.Peer.Contains(probe) {
-			return fmt.Errorf("invalid probe %q of the peer %s", probe, m.Peer)
+			return fmt.Errorf("invalid probe %q for the peer %s", probe, m.Peer)
 		}
 	}
 	return nil
@@ -218,8 +218,8 @@ func PartitionSet(run string, v6 bool) string {
 	return "pods-" + shortHash(run)
 }
 
-// QdiscHandle returns the major number of the queueing disciplines (qdiscs) of a run. The kernel itself assigns only
-// numbers from 0x8000.
+// QdiscHandle returns the major number of a run's queueing disciplines (qdiscs). The kernel itself assigns only numbers
+// from 0x8000.
 func QdiscHandle(run string) uint16 {
 	sum := sha256.Sum256([]byte(run))
 	return 0x6000 | binary.BigEndian.Uint16(sum[:])&0xfff

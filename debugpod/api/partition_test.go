@@ -20,7 +20,7 @@ func TestPartitionValidate(t *testing.T) {
 	}{
 		"valid":          {change: func(*Partition) {}},
 		"any peer":       {change: func(p *Partition) { p.Matches[0] = Match{Received: true} }},
-		"no pods":        {func(p *Partition) { p.Pods = nil }, "a partition of 0 pods"},
+		"no pods":        {func(p *Partition) { p.Pods = nil }, "invalid partition of 0 pods"},
 		"no rules":       {func(p *Partition) { p.Matches = nil }, "with 0 rules"},
 		"too many rules": {func(p *Partition) { p.Matches = make([]Match, MaxMatches+1) }, "must be 1 to 72"},
 		"a path as UID":  {func(p *Partition) { p.Pods[0].UID = "../1" }, "invalid UID"},
@@ -38,9 +38,9 @@ func TestPartitionValidate(t *testing.T) {
 		"slow, but sent":     {func(p *Partition) { p.Slow = &Slow{Rate: MinRate} }, "only packets that the pods receive"},
 		"slow, but lost":     {func(p *Partition) { p.Slow, p.Loss = &Slow{Rate: MinRate}, 1 }, "cannot be combined"},
 		"not slow":           {func(p *Partition) { p.Slow = &Slow{} }, "neither a latency nor a rate"},
-		"too slow":           {func(p *Partition) { p.Slow = &Slow{Latency: time.Hour} }, "latency of 1h0m0s"},
-		"before it was sent": {func(p *Partition) { p.Slow = &Slow{Latency: 1, Jitter: 2} }, "jitter of 2ns"},
-		"rate":               {func(p *Partition) { p.Slow = &Slow{Rate: MaxRate + 1} }, "rate of 100000000001 bit/s"},
+		"too slow":           {func(p *Partition) { p.Slow = &Slow{Latency: time.Hour} }, "invalid latency 1h0m0s"},
+		"before it was sent": {func(p *Partition) { p.Slow = &Slow{Latency: 1, Jitter: 2} }, "invalid jitter 2ns"},
+		"rate":               {func(p *Partition) { p.Slow = &Slow{Rate: MaxRate + 1} }, "invalid rate 100000000001 bit/s"},
 		"probe elsewhere":    {func(p *Partition) { p.Matches[0].Probes[0] = address }, "invalid probe"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,4 +1,4 @@
-// Package api defines the requests and responses that the client and the helper on a node exchange.
+// Package api defines the requests and responses exchanged by the client and the helper on a node.
 //
 // The client sends one Request as JSON. The helper writes Answers as JSON, one per line. Both reject anything unknown:
 // another protocol version, an unknown field, or a request without exactly one operation.
@@ -22,8 +22,8 @@ const Program = "/gpu-fault-node"
 // Request is a request to the helper. It has exactly one operation.
 type Request struct {
 	Protocol int    `json:"protocol"`
-	Run      string `json:"run"` // the run's ID, for messages
-	// Key is the key of the run's record, for Change, Await and Restore; nil if the record is not encrypted.
+	Run      string `json:"run"` // ID of the run, for messages
+	// Key is the key of the run's record, for Change, Await and Restore. It is nil if the record is not encrypted.
 	Key []byte `json:"key,omitempty"`
 
 	Inspect        *Inspect         `json:"inspect,omitempty"`
@@ -46,24 +46,25 @@ type Request struct {
 	ReadKernelLog  *ReadKernelLog   `json:"readKernelLog,omitempty"`
 }
 
-// Await waits until the run's dead man's switch has applied its change or failed. The client sends it after the restart
-// of the container runtime closed the connection of a Change.
+// Await waits until the run's dead man's switch has applied its change or failed. The client sends it if restarting the
+// container runtime closed the connection of a Change.
 type Await struct{}
 
 // Leftovers finds artifacts that this program and other fault injectors left on the node: files, processes, a kernel
-// module and firewall rules. If Clean is set, they are removed, except for records of the runs in Keep and records
-// whose files are not restored.
+// module and firewall rules. If Clean is set, they are removed, except for the records of runs in Keep and records
+// whose files have not been restored.
 type Leftovers struct {
 	Clean bool     `json:"clean,omitempty"`
-	Keep  []string `json:"keep,omitempty"` // IDs of runs
+	Keep  []string `json:"keep,omitempty"` // IDs of the runs
 }
 
 // Inspect requests information about the node's GPUs, its kernel log settings and its journald. It changes nothing.
 type Inspect struct {
 	// PodUIDs are pods on the node whose GPUs and main process are returned.
 	PodUIDs []string `json:"podUIDs,omitempty"`
-	// Strangers also returns what did not start with the programs of these pods. OwnSessions says that these programs
-	// start processes in sessions of their own, which are then not told apart from those of kubectl exec.
+	// Strangers also returns processes that were not started by the programs in these pods. OwnSessions means that
+	// these programs start processes in their own sessions, which then cannot be distinguished from those of kubectl
+	// exec.
 	Strangers   bool `json:"strangers,omitempty"`
 	OwnSessions bool `json:"ownSessions,omitempty"`
 }
@@ -73,10 +74,10 @@ type WriteKmsg struct {
 	Records []KmsgRecord `json:"records"`
 }
 
-// ReadKernelLog requests the records of the kernel log about GPUs, within the limits of Diagnosis.KernelLog. It changes
+// ReadKernelLog requests the kernel log records about GPUs, within the limits of Diagnosis.KernelLog. It changes
 // nothing.
 type ReadKernelLog struct {
-	// After is the sequence number after which records are returned; nil means all of them.
+	// After is the sequence number after which records are returned. nil means all records.
 	After *uint64 `json:"after,omitempty"`
 }
 
@@ -87,24 +88,23 @@ type KernelRecords struct {
 
 // KmsgRecord is one write(2) to /dev/kmsg, which creates one record in the kernel log.
 type KmsgRecord struct {
-	// Data is written unchanged, such as "<4>kernel: NVRM: Xid ...
-	// ". Validate has the rules. For the kernel module, the priority is removed, because the module sets its own as the
-	// driver does.
+	// Data is written unchanged, such as "<4>kernel: NVRM: Xid ... ". See Validate for the rules. For the kernel
+	// module, the priority is removed, because the module sets its own, as the driver does.
 	Data string `json:"data"`
-	// Delay is the delay of the write after the write of the previous record.
+	// Delay is the delay after writing the previous record.
 	Delay time.Duration `json:"delay,omitempty"`
 }
 
-// Answer is one line of the helper's standard output. The last one has Done or Error; if neither arrives, output was
-// lost.
+// Answer is one line of the helper's standard output. The last one has Done or Error set. If neither arrives, output
+// was lost.
 type Answer struct {
 	Protocol int `json:"protocol"`
 
 	Info    *Info         `json:"info,omitempty"`    // to Inspect
-	Written []WrittenKmsg `json:"written,omitempty"` // to WriteKmsg and WriteModule; sent repeatedly
+	Written []WrittenKmsg `json:"written,omitempty"` // response to WriteKmsg and WriteModule; sent repeatedly
 	Runtime *Runtime      `json:"runtime,omitempty"` // to InspectRuntime
 
-	DeadMan   *deadman.Status    `json:"deadMan,omitempty"`   // to Change and Await; sent repeatedly
+	DeadMan   *deadman.Status    `json:"deadMan,omitempty"`   // response to Change and Await; sent repeatedly
 	Restored  *deadman.Restored  `json:"restored,omitempty"`  // to Restore
 	Leftovers []deadman.Leftover `json:"leftovers,omitempty"` // to Leftovers
 	Diagnosis *Diagnosis         `json:"diagnosis,omitempty"` // to Diagnose
@@ -129,7 +129,7 @@ type Answer struct {
 // Error describes why the helper did not complete a request.
 type Error struct {
 	Code Code `json:"code"`
-	// Message is for people: the failure and what to do.
+	// Message describes the failure to the user, and what to do.
 	Message string `json:"message"`
 }
 
@@ -154,9 +154,10 @@ type Info struct {
 type GPU struct {
 	// Index is the index in nvidia-smi, in the order of PCI addresses.
 	Index int `json:"index"`
-	// Minor is N of /dev/nvidiaN, which may differ from Index; -1 if unknown.
+	// Minor is the N in /dev/nvidiaN, which may differ from Index. It is -1 if unknown.
 	Minor int `json:"minor"`
-	// UUID is empty if neither the driver nor nvidia-smi reports it, as before the first use of the GPU after boot.
+	// UUID is empty if neither the driver nor nvidia-smi reports it, which is the case before the first use of the GPU
+	// after boot.
 	UUID  string `json:"uuid,omitempty"`
 	PCI   string `json:"pci"` // dddd:bb:dd.f, lower case
 	Model string `json:"model,omitempty"`
@@ -164,7 +165,7 @@ type GPU struct {
 	DeviceID string `json:"deviceID,omitempty"`
 }
 
-// KernelLog has the kernel settings for writers and readers of /dev/kmsg.
+// KernelLog contains the kernel settings for writers and readers of /dev/kmsg.
 type KernelLog struct {
 	// PrintkDevkmsg is kernel.printk_devkmsg: on, off or ratelimit.
 	PrintkDevkmsg string `json:"printkDevkmsg,omitempty"`
@@ -172,7 +173,7 @@ type KernelLog struct {
 	DmesgRestrict string `json:"dmesgRestrict,omitempty"`
 }
 
-// Journald has the settings of the node's systemd-journald that concern the kernel log.
+// Journald contains the settings of the node's systemd-journald that affect the kernel log.
 type Journald struct {
 	Running  bool   `json:"running"`
 	ReadKMsg string `json:"readKMsg,omitempty"` // yes or no, as configured or by default
@@ -180,22 +181,22 @@ type Journald struct {
 	ForwardKMsg string `json:"forwardToKMsg,omitempty"`
 	// Storage is volatile, persistent, auto (the default) or none.
 	Storage      string `json:"storage,omitempty"`
-	IsPersistent bool   `json:"isPersistent"` // reports whether journald writes to /var/log/journal
+	IsPersistent bool   `json:"isPersistent"` // whether journald writes to /var/log/journal
 }
 
-// PodUse is what a pod uses on the node.
+// PodUse describes what a pod uses on the node.
 type PodUse struct {
 	// GPUs are the UUIDs of GPUs or MIG devices, or the device plugin's own IDs if they cannot be translated.
 	GPUs []string `json:"gpus,omitempty"`
-	// PID is the PID in the node's PID namespace of the process that the driver would name in an XID line: the oldest
-	// process that has a GPU open, or else the oldest process of the pod's containers.
+	// PID is the PID, in the node's PID namespace, of the process that the driver would name in an XID line: the oldest
+	// process that has a GPU open or, if there is none, the oldest process in the pod's containers.
 	PID int `json:"pid,omitempty"`
-	// Process is the name of the process in the kernel, at most 15 bytes.
+	// Process is the kernel's name of the process, at most 15 bytes.
 	Process string `json:"process,omitempty"`
-	// Strangers describes processes that run in its containers, but were not started by their programs, such as by
-	// kubectl exec, and programs that differ from those of the image.
+	// Strangers describes processes that run in the pod's containers but were not started by the containers' programs,
+	// for example by kubectl exec, and programs that differ from those in the image.
 	Strangers []string `json:"strangers,omitempty"`
-	// Unseen is why there may be more strangers, or empty.
+	// Unseen is the reason why there may be more strangers, or empty.
 	Unseen string `json:"unseen,omitempty"`
 }
 
@@ -205,10 +206,11 @@ type WrittenKmsg struct {
 	Record int `json:"record"`
 	// Sequence is the kernel's sequence number of the record.
 	Sequence uint64 `json:"sequence"`
-	// Uptime is the record's time since boot, by the monotonic clock.
+	// Uptime is the time of the record since boot, according to the monotonic clock.
 	Uptime time.Duration `json:"uptime"`
-	// Time is the node's wall-clock time of the write. It is not computed from Uptime, because the kernel stamps
-	// records with local_clock(), which is not disciplined by NTP as CLOCK_MONOTONIC is, and excludes suspended time.
+	// Time is the node's wall-clock time of the write. It is not computed from Uptime, because the kernel timestamps
+	// records with local_clock(), which, unlike CLOCK_MONOTONIC, is not disciplined by NTP, and excludes suspended
+	// time.
 	Time time.Time `json:"time"`
 	// Priority is facility*8+level as stored by the kernel.
 	Priority int `json:"priority"`

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// MaxKmsgRecord is the length in bytes, with priority and newline, of the longest record that every kernel stores
+// MaxKmsgRecord is the maximum length in bytes, including priority and newline, of a record that every kernel stores
 // completely. Until Linux 5.9, the text shared 1024 bytes with a prefix of up to 48 bytes (LOG_LINE_MAX in
-// kernel/printk/printk.c); later kernels accept 1024.
+// kernel/printk/printk.c). Later kernels accept 1024.
 const MaxKmsgRecord = 976
 
-// MaxKmsgShown is the length in bytes of the longest escaped text that readers of /dev/kmsg see completely. Since Linux
+// MaxKmsgShown is the maximum length in bytes of an escaped text that readers of /dev/kmsg see completely. Since Linux
 // 6.4, they get 2048 bytes of a record (PRINTK_MESSAGE_MAX in kernel/printk/internal.h), up to 70 of which are numbers.
 const MaxKmsgShown = 1900
 
@@ -24,10 +24,10 @@ const maxPriority = 23<<3 | 7
 // Validate returns an error if /dev/kmsg would reject, truncate or not show a record.
 func (w WriteKmsg) Validate() error {
 	if len(w.Records) == 0 {
-		return errors.New("there is no record to write")
+		return errors.New("no records to write")
 	}
 	if len(w.Records) > MaxKmsgRecords {
-		return fmt.Errorf("%d records are more than %d", len(w.Records), MaxKmsgRecords)
+		return fmt.Errorf("too many records: %d, but the maximum is %d", len(w.Records), MaxKmsgRecords)
 	}
 	for i, r := range w.Records {
 		if err := r.validate(); err != nil {
@@ -41,25 +41,25 @@ func (r KmsgRecord) validate() error {
 	priority, text, ok := CutPriority(r.Data)
 	switch {
 	case len(r.Data) > MaxKmsgRecord:
-		return fmt.Errorf("it has %d bytes, and more than %d are cut or refused by some kernels", len(r.Data),
+		return fmt.Errorf("%d bytes are too long: some kernels truncate or reject more than %d", len(r.Data),
 			MaxKmsgRecord)
 	case !ok:
-		return errors.New("it does not begin with a priority such as <4>")
+		return errors.New("does not begin with a priority such as <4>")
 	case priority > maxPriority:
-		return fmt.Errorf("its priority %d is above %d", priority, maxPriority)
+		return fmt.Errorf("priority %d is above %d", priority, maxPriority)
 	case !strings.HasSuffix(text, "\n"):
 		// The kernel keeps such a record open, and readers see it only after the next one is written.
-		return errors.New("it does not end with a newline")
+		return errors.New("does not end with a newline")
 	case strings.Trim(text, "\n") == "":
-		return errors.New("it has no text")
+		return errors.New("contains no text")
 	case strings.ContainsRune(text, 0):
-		return errors.New("it contains a NUL byte, where the kernel would cut it")
+		return errors.New("contains a NUL byte, at which the kernel would truncate it")
 	case r.Delay < 0:
-		return errors.New("its delay is negative")
+		return errors.New("delay is negative")
 	}
 	if _, shown := Stored(r.Data); len(shown) > MaxKmsgShown {
 		return fmt.Errorf(
-			"it has so many bytes that are not printable ASCII that readers would see it cut: %d bytes with escapes are more than %d",
+			"too long with escapes for bytes that are not printable ASCII: readers see only %[2]d of %[1]d bytes",
 			len(shown), MaxKmsgShown,
 		)
 	}
@@ -81,7 +81,7 @@ func CutPriority(data string) (priority int, text string, ok bool) {
 	return priority, text, true
 }
 
-// Stored returns a valid record as a reader sees it, according to devkmsg_write, vprintk_store and msg_print_ext_body
+// Stored returns a valid record as seen by a reader, according to devkmsg_write, vprintk_store and msg_print_ext_body
 // in kernel/printk/printk.c. Facility 0 is reserved for the kernel, so it becomes 1 (user). One trailing newline is
 // removed. Backslashes and all characters except printable ASCII are escaped.
 func Stored(data string) (priority int, text string) {

@@ -9,7 +9,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
-// MaxRequest is the size limit of a request, in bytes. It allows MaxKmsgRecords records of maximum length.
+// MaxRequest is the maximum size of a request in bytes. It allows MaxKmsgRecords records of maximum length.
 const MaxRequest = 16 << 20
 
 // Encode returns the request as one line for the helper.
@@ -28,28 +28,29 @@ func (r Request) Encode() ([]byte, error) {
 func DecodeRequest(raw []byte) (Request, *Error) {
 	raw = bytes.TrimSpace(raw)
 	if len(raw) == 0 {
-		return Request{}, Errorf(CodeTruncated, "no request arrived")
+		return Request{}, Errorf(CodeTruncated, "no request was received")
 	}
 	// Check the version first, because another version may have unknown fields.
 	var version struct {
 		Protocol int `json:"protocol"`
 	}
 	if err := json.Unmarshal(raw, &version); err != nil {
-		return Request{}, Errorf(CodeBadRequest, "the request is not one JSON object: %v", err)
+		return Request{}, Errorf(CodeBadRequest, "the request is not a single JSON object: %v", err)
 	}
 	if version.Protocol != Protocol {
 		return Request{}, Errorf(CodeProtocol,
-			"the client speaks protocol %d, the helper %d: use the helper that came with the client", version.Protocol,
+			"the client uses protocol version %d, but the helper uses version %d: use the helper from the same release as the client", version.Protocol,
 			Protocol)
 	}
 	var req Request
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&req); err != nil {
-		return Request{}, Errorf(CodeBadRequest, "the request is not understood: %v", err)
+		return Request{}, Errorf(CodeBadRequest, "decode the request: %v", err)
 	}
 	if n := req.operations(); n != 1 {
-		return Request{}, Errorf(CodeBadRequest, "the request has %s, not one", count.Of(n, "operation"))
+		return Request{}, Errorf(CodeBadRequest, "the request has %s, but must have exactly one",
+			count.Of(n, "operation"))
 	}
 	if err := req.validate(); err != nil {
 		return Request{}, Errorf(CodeBadRequest, "%v", err)
@@ -73,12 +74,12 @@ func (r Request) operations() int {
 	return n
 }
 
-// ChangesFiles reports whether the request concerns a dead man's switch for files.
+// ChangesFiles reports whether the request is about a dead man's switch for files.
 func (r Request) ChangesFiles() bool {
 	return r.Change != nil || r.Await != nil || r.Restore != nil || r.Leftovers != nil
 }
 
-// ChangesDevices reports whether the request concerns the devices of the kubelet.
+// ChangesDevices reports whether the request is about the kubelet's devices.
 func (r Request) ChangesDevices() bool {
 	return r.ListDevices != nil || r.FailDevices != nil || r.RecoverDevices != nil
 }
@@ -94,7 +95,7 @@ func (r Request) validate() error {
 		}
 	}
 	if r.Key != nil && (len(r.Key) != deadman.KeySize || r.Change == nil && r.Await == nil && r.Restore == nil) {
-		return fmt.Errorf("a key has %d bytes and belongs to a change, its status or its restore", deadman.KeySize)
+		return fmt.Errorf("invalid key: must be %d bytes, in a request to change, await or restore files", deadman.KeySize)
 	}
 	switch {
 	case r.WriteKmsg != nil:

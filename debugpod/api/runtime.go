@@ -11,8 +11,8 @@ type InspectRuntime struct{}
 // Runtime is the response to InspectRuntime.
 type Runtime struct {
 	Kubelet Kubelet `json:"kubelet"`
-	// Instance is the runtime behind the kubelet's endpoint. It is nil if it cannot be determined; Problem then has the
-	// reason.
+	// Instance is the runtime behind the kubelet's endpoint. It is nil if it cannot be determined; Problem then
+	// contains the reason.
 	Instance *Instance `json:"instance,omitempty"`
 	Problem  string    `json:"problem,omitempty"`
 	// Decoys are all other containerd instances: processes, and configurations at well-known paths that no process
@@ -21,7 +21,7 @@ type Runtime struct {
 	Warnings []string   `json:"warnings,omitempty"`
 }
 
-// Kubelet has the settings of the node's kubelet that concern the container runtime.
+// Kubelet contains the kubelet settings that affect the container runtime.
 type Kubelet struct {
 	PID      int    `json:"pid,omitempty"`
 	Exe      string `json:"exe,omitempty"`
@@ -37,23 +37,25 @@ type Instance struct {
 	PID  int      `json:"pid,omitempty"` // 0 for a configuration on disk without a process
 	Exe  string   `json:"exe,omitempty"`
 	Args []string `json:"args,omitempty"`
-	// Socket is the path of its CRI socket on the node.
+	// Socket is the path of the runtime's CRI socket on the node.
 	Socket string `json:"socket,omitempty"`
-	// Unit is the systemd unit that restarts it, verified by its MainPID; empty if there is none.
+	// Unit is the systemd unit that restarts the runtime, verified by its MainPID. It is empty if there is none.
 	Unit string `json:"unit,omitempty"`
-	// ConfigPath is the path of its main configuration file, which need not exist.
+	// ConfigPath is the path of the main configuration file, which may not exist.
 	ConfigPath string `json:"configPath,omitempty"`
 	// Files are the loaded files in load order: the main file first; later files override earlier ones.
 	Files []ConfigFile `json:"files,omitempty"`
 	// ConfigError describes why the files could not be found or read.
 	ConfigError string `json:"configError,omitempty"`
-	// Release is the version that loads the files, as reported by CRI or else by `containerd --version`.
+	// Release is the version that loads the files, as reported by CRI or, if CRI does not respond, by `containerd
+	// --version`.
 	Release string `json:"release,omitempty"`
-	// CRI is the status that it reports over CRI; nil if it does not respond, with the reason in CRIError.
+	// CRI is the status that the runtime reports through CRI. It is nil if CRI does not respond; CRIError then contains
+	// the reason.
 	CRI      *cri.Info `json:"cri,omitempty"`
 	CRIError string    `json:"criError,omitempty"`
-	// Executables are the paths of the handlers' BinaryName and shims. The value is empty if the path is an executable
-	// file, and describes the problem otherwise.
+	// Executables contains the paths of the handlers' BinaryName and shims. The value is empty if the path is an
+	// executable file; otherwise, it describes the problem.
 	Executables map[string]string `json:"executables,omitempty"`
 }
 
@@ -62,8 +64,8 @@ type ConfigFile struct {
 	Path string       `json:"path"`
 	Data []byte       `json:"data"`
 	Meta deadman.Meta `json:"meta"`
-	// Volatile describes why the file at this path is lost when the node restarts; empty if it stays.
+	// Volatile describes why the file at this path is lost when the node restarts. It is empty if the file persists.
 	Volatile string `json:"volatile,omitempty"`
-	// ReadOnly describes why the file cannot be changed; empty if it can.
+	// ReadOnly describes why the file cannot be changed. It is empty if the file can be changed.
 	ReadOnly string `json:"readOnly,omitempty"`
 }

@@ -4,7 +4,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 )
 
-// newest is used for an instance whose release is unknown.
+// newest is the release assumed for an instance whose release is unknown.
 var newest = containerd.Release{Major: 2, Minor: 3}
 
 // release returns the release of the instance, which determines how its files are merged.
@@ -27,7 +27,7 @@ func (i *Instance) Config() *containerd.Config {
 // OnDisk returns the configuration that the instance would use after a restart, without the built-in defaults.
 func (i *Instance) OnDisk() (*containerd.Merged, error) { return i.Config().Merged() }
 
-// InMemory returns the configuration that the instance currently uses; nil if the instance does not report it.
+// InMemory returns the configuration that the instance currently uses, or nil if the instance does not report it.
 func (i *Instance) InMemory() (*containerd.Merged, error) {
 	if i.CRI == nil || len(i.CRI.Config) == 0 {
 		return nil, nil

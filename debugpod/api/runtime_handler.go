@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// Handler has the settings of a handler that determine its keys in Instance.Executables.
+// Handler contains the settings of a handler that determine its keys in Instance.Executables.
 type Handler struct{ Type, BinaryName string }
 
-// Binary returns the executable that the shim runs: BinaryName, or runc by default for runc's shims. It is empty for
+// Binary returns the executable that the shim runs: BinaryName or, for runc's shims, runc by default. It is empty for
 // other shims without a BinaryName.
 func (h Handler) Binary() string {
 	switch {

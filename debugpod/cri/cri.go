@@ -1,4 +1,4 @@
-// Package cri requests the status of a container runtime over its CRI socket.
+// Package cri requests the status of a container runtime through its CRI socket.
 package cri
 
 import (
@@ -22,20 +22,20 @@ type Info struct {
 	NotReady string `json:"notReady,omitempty"`
 	// Handlers are the RuntimeHandlers. containerd before 2.0 does not report them.
 	Handlers []string `json:"handlers,omitempty"`
-	// Config is info["config"], the configuration in memory. All versions of containerd report it.
+	// Config is info["config"], which is the configuration in memory. All versions of containerd report it.
 	Config json.RawMessage `json:"config,omitempty"`
 }
 
 // ErrNotLoaded means that containerd responds, but its CRI plugin is disabled or failed to load.
-var ErrNotLoaded = errors.New("it has no CRI: the plugin is disabled, or did not load")
+var ErrNotLoaded = errors.New("the CRI plugin is disabled or was not loaded")
 
-// askTimeout is the timeout of one Ask. A healthy runtime responds within milliseconds.
+// askTimeout is the timeout for one Ask. A healthy runtime responds within milliseconds.
 const askTimeout = 10 * time.Second
 
 const service = "/runtime.v1.RuntimeService/"
 
-// call makes one call. The error wraps ErrNotLoaded if the server has no CRI. A server that lacks only a method reports
-// "unknown method" instead.
+// call makes one call. The error wraps ErrNotLoaded if the server does not provide CRI. A server that lacks only the
+// method reports "unknown method" instead.
 func call(ctx context.Context, c *rpc.Conn, method string, message []byte) ([]byte, error) {
 	reply, err := c.Call(ctx, service+method, message)
 	var refused *rpc.Error
@@ -55,22 +55,22 @@ func Ask(ctx context.Context, socketPath string) (*Info, error) {
 	defer c.Close()
 	raw, err := call(ctx, c, "Version", nil)
 	if err != nil {
-		return nil, fmt.Errorf("ask the container runtime: %w", err)
+		return nil, fmt.Errorf("query the container runtime: %w", err)
 	}
 	info := &Info{}
 	if info.Name, info.Version, err = decodeVersion(raw); err != nil {
-		return nil, fmt.Errorf("the container runtime's version is not understood: %w", err)
+		return nil, fmt.Errorf("decode the container runtime's version: %w", err)
 	}
 	if raw, err = call(ctx, c, "Status", verboseStatus()); err != nil {
-		return nil, fmt.Errorf("ask %s %s for its status: %w", info.Name, info.Version, err)
+		return nil, fmt.Errorf("get the status of %s %s: %w", info.Name, info.Version, err)
 	}
 	if err := decodeStatus(raw, info); err != nil {
-		return nil, fmt.Errorf("the status of %s %s is not understood: %w", info.Name, info.Version, err)
+		return nil, fmt.Errorf("decode the status of %s %s: %w", info.Name, info.Version, err)
 	}
 	return info, nil
 }
 
-// WaitReady polls until the runtime responds and is ready. If ctx ends first, the error has the last problem.
+// WaitReady polls until the runtime responds and is ready. If ctx ends first, the error contains the last problem.
 func WaitReady(ctx context.Context, socketPath string, interval time.Duration) (*Info, error) {
 	var last error
 	for {
@@ -79,7 +79,7 @@ func WaitReady(ctx context.Context, socketPath string, interval time.Duration) (
 		case err == nil && info.Ready:
 			return info, nil
 		case err == nil:
-			last = fmt.Errorf("%s %s answers, but is not ready: %s", info.Name, info.Version, info.NotReady)
+			last = fmt.Errorf("%s %s responds, but is not ready: %s", info.Name, info.Version, info.NotReady)
 		case ctx.Err() == nil || last == nil: // ignore an Ask that ctx interrupted
 			last = err
 		}

@@ -162,12 +162,12 @@ func TestAskFailures(t *testing.T) {
 			func(w http.ResponseWriter, _ *http.Request) {
 				refuse(w, 12, "unknown service runtime.v1.RuntimeService")
 			},
-			"ask the container runtime: it has no CRI: the plugin is disabled, or did not load (unknown service runtime.v1.RuntimeService)",
+			"query the container runtime: the CRI plugin is disabled or was not loaded (unknown service runtime.v1.RuntimeService)",
 			cri.ErrNotLoaded,
 		},
 		"a method is missing": {
 			func(w http.ResponseWriter, _ *http.Request) { refuse(w, 12, "unknown method Version") },
-			"ask the container runtime: Version: unknown method Version (gRPC code 12)", nil,
+			"query the container runtime: Version: unknown method Version (gRPC code 12)", nil,
 		},
 		"escaped message": {
 			func(w http.ResponseWriter, _ *http.Request) { refuse(w, 2, "100%25 broken%0A") },
@@ -182,7 +182,7 @@ func TestAskFailures(t *testing.T) {
 		},
 		"broken off": {
 			func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte{0, 0, 0, 0, 0}) },
-			"the response is not one whole message", nil,
+			"the response is not a single complete message", nil,
 		},
 		"no gRPC": {
 			func(w http.ResponseWriter, r *http.Request) { http.NotFound(w, r) },
@@ -193,7 +193,7 @@ func TestAskFailures(t *testing.T) {
 				_, _ = w.Write([]byte{0, 0, 0, 0, 9, 1})
 				w.Header().Set(http.TrailerPrefix+"Grpc-Status", "0")
 			},
-			"not one whole message", nil,
+			"not a single complete message", nil,
 		},
 		"compressed": {
 			func(w http.ResponseWriter, _ *http.Request) {
@@ -204,7 +204,7 @@ func TestAskFailures(t *testing.T) {
 		},
 		"no protobuf": {
 			func(w http.ResponseWriter, _ *http.Request) { answer(w, []byte{0xff}) },
-			"version is not understood", nil,
+			"container runtime's version", nil,
 		},
 		"too large": {
 			func(w http.ResponseWriter, _ *http.Request) { answer(w, make([]byte, 17<<20)) },
@@ -271,9 +271,10 @@ func TestWaitReadyGivesUp(t *testing.T) {
 		handle http.HandlerFunc
 		want   string
 	}{
-		"not ready": {containerd(false, `{}`), "containerd v2.3.7 answers, but is not ready: Starting: not yet"},
+		"not ready": {containerd(false, `{}`), "containerd v2.3.7 responds, but is not ready: Starting: not yet"},
 		"no service": {
-			func(w http.ResponseWriter, _ *http.Request) { refuse(w, 12, "unknown service x") }, "it has no CRI",
+			func(w http.ResponseWriter, _ *http.Request) { refuse(w, 12, "unknown service x") },
+			"the CRI plugin is disabled",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -11,9 +11,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/rpc"
 )
 
-// The field numbers are those of pkg/apis/runtime/v1/api.proto in k8s.io/cri-api. Other fields are skipped.
+// The field numbers are those in pkg/apis/runtime/v1/api.proto in k8s.io/cri-api. Other fields are skipped.
 
-// verboseStatus returns a StatusRequest: verbose = 1.
+// verboseStatus returns a StatusRequest with verbose (field 1) set.
 func verboseStatus() []byte {
 	return protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), 1)
 }
@@ -87,7 +87,7 @@ func decodeCondition(raw []byte, info *Info) error {
 	return err
 }
 
-// decodeInfo decodes an entry of the map: key = 1, value = 2.
+// decodeInfo decodes a map entry: key = 1, value = 2.
 func decodeInfo(raw []byte, info *Info) error {
 	var value []byte
 	key, err := first(raw)
@@ -106,7 +106,7 @@ func decodeInfo(raw []byte, info *Info) error {
 	return err
 }
 
-// first returns field 1 of a message, a string.
+// first returns the string in field 1 of a message.
 func first(raw []byte) (text string, err error) {
 	err = rpc.Fields(raw, func(value rpc.Field) error {
 		if value.Number == 1 {

@@ -1,6 +1,6 @@
 // Package deadman changes files on a node and restores them automatically. A process on the node, the dead man's
 // switch, outlives the client, the debug pod, the kubelet and containerd. The switch records the original files before
-// it changes them, and restores them when the TTL expires, when the pod terminates, or on request.
+// changing them, and restores them when the TTL expires, when the pod terminates, or on request.
 //
 // The record is in the node's directory Dir/RUN. It is writable only by root, and is written and synced before the
 // first change. Only this record determines what to restore. A record in the cluster, which other users may be able to
@@ -21,27 +21,27 @@ const Dir = "/var/lib/gpu-fault"
 // Absent is the checksum of a file that does not exist.
 const Absent = ""
 
-// Change is a request to change files under a dead man's switch. The helper finds the kubelet's container runtime
-// itself, and refuses any file, unit or socket that does not belong to the runtime.
+// Change is a request to change files under a dead man's switch. The helper itself determines the kubelet's container
+// runtime, and rejects any file, unit or socket that does not belong to the runtime.
 type Change struct {
-	// TTL is how long the change lasts after the switch is armed. It is measured by the node's clocks and includes time
-	// during which the node is suspended. If it is zero, the change lasts until a restore is requested or the pod
-	// terminates.
+	// TTL is the duration of the change, starting when the switch is armed. It is measured by the node's clocks and
+	// includes time during which the node is suspended. If it is zero, the change lasts until a restore is requested or
+	// the pod terminates.
 	TTL   time.Duration `json:"ttl,omitempty"`
 	Files []File        `json:"files"`
-	// Service is restarted after the files are changed and after they are restored. If it is nil, no service is
-	// restarted.
+	// Service is the service to restart after the files have been changed and after they have been restored. If it is
+	// nil, no service is restarted.
 	Service *Service `json:"service,omitempty"`
 	// NoRestart skips the restart after the change. A restore still restarts the service if the service has loaded the
 	// changed files.
 	NoRestart bool `json:"noRestart,omitempty"`
-	// MayFail reports whether the service is expected to fail with the changed files. If set, a service that fails to
-	// serve does not fail the change.
+	// MayFail means that the service is expected to fail with the changed files, so that a service that does not
+	// respond does not fail the change.
 	MayFail bool `json:"mayFail,omitempty"`
 	// BootRestore also restores the files when the node boots, before the service starts. It requires systemd.
 	BootRestore bool `json:"bootRestore,omitempty"`
 	// Key, if not nil, is the key with which the node encrypts its record, so that users who are root on the node
-	// cannot read there what was changed. The key is not in the record, so BootRestore must not be set.
+	// cannot read what was changed. The key is not in the record, so BootRestore must not be set.
 	Key []byte `json:"-"`
 }
 
@@ -51,20 +51,20 @@ const KeySize = 32
 // EncryptedMark is the first line of the files of an encrypted record.
 const EncryptedMark = "gpu-fault: this file is encrypted"
 
-// File is the change of one file.
+// File describes the change to one file.
 type File struct {
 	Path string `json:"path"` // absolute and clean, on the node
-	// Before and After are the SHA-256 checksums of the content in hexadecimal, or Absent.
+	// Before and After are the hexadecimal SHA-256 checksums of the content, or Absent.
 	Before string       `json:"before"`
 	After  string       `json:"after"`
 	Edits  []patch.Edit `json:"edits"`
-	// Meta has the original attributes of the file; nil if the file did not exist.
+	// Meta contains the original attributes of the file. It is nil if the file did not exist.
 	Meta *Meta `json:"meta,omitempty"`
 }
 
-// Meta is the attributes of a file.
+// Meta contains the attributes of a file.
 type Meta struct {
-	// Mode has the permission bits with setuid, setgid and sticky, as in stat(2) (07777).
+	// Mode contains the permission bits including setuid, setgid and sticky, as in stat(2) (07777).
 	Mode    uint32            `json:"mode"`
 	UID     int               `json:"uid"`
 	GID     int               `json:"gid"`
@@ -81,7 +81,7 @@ type Service struct {
 	Unit string `json:"unit"`
 	// Socket is the path of the CRI socket on the node, such as /run/containerd/containerd.sock.
 	Socket string `json:"socket"`
-	// Config is the checksum (ConfigSum) of the configuration that CRI reported before the change; empty if CRI
+	// Config is the checksum (ConfigSum) of the configuration that CRI reported before the change. It is empty if CRI
 	// reported none.
 	Config string `json:"config,omitempty"`
 }
@@ -101,21 +101,21 @@ const (
 	PhaseFailed     Phase = "failed"     // the change or the restore failed; see Message
 )
 
-// Status is the latest status of a dead man's switch, from the file status.json of its record.
+// Status is the latest status of a dead man's switch, from the file status.json in its record.
 type Status struct {
 	Run   string    `json:"run"`
 	Phase Phase     `json:"phase"`
-	Until time.Time `json:"until,omitzero"` // by the node's wall clock
+	Until time.Time `json:"until,omitzero"` // according to the node's wall clock
 	PID   int       `json:"pid,omitempty"`
-	// Files has the state of the files when the switch was armed, including Meta.
+	// Files contains the state of the files when the switch was armed, including Meta.
 	Files []File `json:"files,omitempty"`
 	// Restarted reports whether the service was restarted after the change.
 	Restarted bool `json:"restarted,omitempty"`
-	// CRI is what the service reported after the change; nil if the service did not serve.
+	// CRI is the CRI status after the change. It is nil if the service did not respond.
 	CRI *cri.Info `json:"cri,omitempty"`
-	// ServiceError describes why the service does not serve, with the last lines of its log if available.
+	// ServiceError describes why the service does not respond, with the last lines of its log if available.
 	ServiceError string `json:"serviceError,omitempty"`
-	// Cause is the cause of the restore: "TTL", "the pod ended", "asked to" or "the node booted".
+	// Cause is the cause of the restore: "TTL", "the pod terminated", "asked to" or "the node booted".
 	Cause   string    `json:"cause,omitempty"`
 	Message string    `json:"message,omitempty"`
 	Time    time.Time `json:"time"`
@@ -125,11 +125,11 @@ type Status struct {
 type Restore struct {
 	// Overwrite also restores files that were modified since the change, if the node still has their original content.
 	Overwrite bool `json:"overwrite,omitempty"`
-	// Forget removes the record of a completed restore once the client has its result. Until then, a repeated Restore
-	// returns the same result: the restore may restart the container runtime, which closes the connection before the
-	// result arrives.
+	// Forget removes the record of a completed restore after the client has received its result. Until then, a repeated
+	// Restore returns the same result, because the restore may restart the container runtime, which closes the
+	// connection before the result arrives.
 	Forget bool `json:"forget,omitempty"`
-	// Key is that of the Change.
+	// Key is the key of the Change.
 	Key []byte `json:"-"`
 }
 
@@ -138,18 +138,20 @@ type Restored struct {
 	Files []RestoredFile `json:"files"`
 	// Restarted reports whether the service was restarted.
 	Restarted bool `json:"restarted,omitempty"`
-	// CRI is what the service reports after the restore; nil if there is no service or it does not serve.
+	// CRI is the CRI status after the restore. It is nil if there is no service or the service does not respond to CRI
+	// requests.
 	CRI *cri.Info `json:"cri,omitempty"`
 	// SameConfig reports whether CRI reports the same configuration as before the change. It is true if the previous
 	// configuration is unknown.
 	SameConfig bool `json:"sameConfig"`
-	// ByDeadMan is the final status of a dead man's switch that had already restored the files, or had failed to.
+	// ByDeadMan is the final status of a dead man's switch that had already restored the files or failed to do so.
 	ByDeadMan *Status `json:"byDeadMan,omitempty"`
-	// RecordMissing reports whether the node has no record of the run, in which case the restore changes no file.
-	// Either the dead man's switch already restored the files and removed the record, or nothing was ever changed, or
-	// another process removed the record.
+	// RecordMissing reports whether the node has no record of the run. The restore then changes no file. Either the
+	// dead man's switch already restored the files and removed the record, or nothing was ever changed, or another
+	// process removed the record.
 	RecordMissing bool `json:"recordMissing,omitempty"`
-	// Told reports whether a dead man's switch was still running without its record and was signaled to restore.
+	// Told reports whether a dead man's switch was still running without its record and was signaled to restore the
+	// files.
 	Told bool `json:"told,omitempty"`
 	// Script is the path of restore.sh if the rest of the record is missing.
 	Script string `json:"script,omitempty"`
@@ -171,14 +173,14 @@ type RestoredFile struct {
 	Outcome Outcome `json:"outcome"`
 	// Overwritten reports whether the restore discarded a later modification, as requested.
 	Overwritten bool `json:"overwritten,omitempty"`
-	// SameMeta reports whether the mode, owner, times and extended attributes are restored too.
+	// SameMeta reports whether the mode, owner, times and extended attributes are also restored.
 	SameMeta bool `json:"sameMeta,omitempty"`
-	// Now is the current content of a superseded file, for a three-way report; nil if the file was deleted or is larger
-	// than 256 KiB.
+	// Now is the current content of a superseded file, for a three-way report. It is nil if the file was deleted or is
+	// larger than 256 KiB.
 	Now []byte `json:"now,omitempty"`
 	// Ours is the content of a superseded file after the change, if the node still has it.
 	Ours []byte `json:"ours,omitempty"`
-	// Before, After and Edits describe the change of a superseded file.
+	// Before, After and Edits describe the change to a superseded file.
 	Before string       `json:"before,omitempty"`
 	After  string       `json:"after,omitempty"`
 	Edits  []patch.Edit `json:"edits,omitempty"`
@@ -190,14 +192,14 @@ type RestoredFile struct {
 type Leftover struct {
 	// Kind is record, boot-unit, dead-man, prepared-file, kernel-module, firewall, failed-devices or foreign.
 	Kind   string  `json:"kind"`
-	Path   string  `json:"path"`             // or "pid 4711"
-	Run    string  `json:"run,omitempty"`    // the run that it belongs to
-	Status *Status `json:"status,omitempty"` // only of a record
-	// Ended reports whether it has no effect any more; only of unhealthy devices.
+	Path   string  `json:"path"`             // path, or "pid 4711"
+	Run    string  `json:"run,omitempty"`    // run to which it belongs
+	Status *Status `json:"status,omitempty"` // only for a record
+	// Ended reports whether the leftover no longer has an effect. It is used only for unhealthy devices.
 	Ended bool `json:"ended,omitempty"`
 	// Removed reports whether the cleanup removed it.
 	Removed bool `json:"removed,omitempty"`
-	// Problem describes why it was not removed or could not be read.
+	// Problem describes why the leftover was not removed or could not be read.
 	Problem string `json:"problem,omitempty"`
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// MaxFile is the size limit of a changed file, in bytes.
+	// MaxFile is the maximum size of a changed file in bytes.
 	MaxFile  = 4 << 20
 	maxFiles = 100
 	// minTTL gives the service time to restart before the restore.
@@ -27,12 +27,13 @@ var units = regexp.MustCompile(`^[A-Za-z0-9@_][A-Za-z0-9@_:.\\-]*\.service$`)
 // ValidRun returns an error if a run ID is not safe to use on a node.
 func ValidRun(run string) error {
 	if !runNames.MatchString(run) {
-		return fmt.Errorf("%q is not the ID of a run", run)
+		return fmt.Errorf("invalid run ID %q", run)
 	}
 	return nil
 }
 
-// Validate returns an error if the change is malformed. It does not access the node.
+// Without its runtime, the kubelet can neither run commands in pods nor stop pods, so no client could request a
+// restore.
 func (c Change) Validate() error {
 	if len(c.Files) == 0 {
 		return errors.New("no file is specified")
@@ -42,25 +43,25 @@ func (c Change) Validate() error {
 	}
 	switch {
 	case c.TTL != 0 && c.TTL < minTTL:
-		return fmt.Errorf("the time to live %v is shorter than %v", c.TTL, minTTL)
+		return fmt.Errorf("the TTL %v is shorter than %v", c.TTL, minTTL)
 	case c.MayFail && c.TTL == 0:
 		// Without its runtime, the kubelet can neither run commands in pods nor stop pods, so no client could request
 		// the restore.
 		return errors.New("a change that may stop the service requires a TTL")
 	case c.MayFail && (c.Service == nil || c.NoRestart):
-		return errors.New("no service is specified that could fail")
+		return errors.New("the service is expected to fail, but no service is specified")
 	}
 	return c.Service.validate()
 }
 
 func validateFiles(files []File) error {
 	if len(files) > maxFiles {
-		return fmt.Errorf("%d files are more than %d", len(files), maxFiles)
+		return fmt.Errorf("too many files: %d, but the maximum is %d", len(files), maxFiles)
 	}
 	seen := map[string]bool{}
 	for _, f := range files {
 		if seen[f.Path] {
-			return fmt.Errorf("%s: it is named twice", f.Path)
+			return fmt.Errorf("%s: specified twice", f.Path)
 		}
 		seen[f.Path] = true
 		if err := f.validate(); err != nil {
@@ -75,16 +76,16 @@ func (f File) validate() error {
 	case !path.IsAbs(f.Path) || path.Clean(f.Path) != f.Path || f.Path == "/" || strings.ContainsAny(f.Path, "\x00\n"):
 		return fmt.Errorf("%q is not an absolute, clean path", f.Path)
 	case !isSum(f.Before) || !isSum(f.After):
-		return errors.New("a sum is not a SHA-256 in hexadecimal")
+		return errors.New("a checksum is not a hexadecimal SHA-256 digest")
 	case f.Before == f.After:
-		return errors.New("it would not change")
+		return errors.New("the file would not change")
 	case f.Before == Absent && f.Meta != nil:
-		return errors.New("it has attributes, though it was absent")
+		return errors.New("attributes are specified for a file that did not exist")
 	}
 	at := 0
 	for _, e := range f.Edits {
 		if e.Offset < at || e.Offset > MaxFile {
-			return errors.New("its edits are not in ascending order")
+			return errors.New("the edits are not in ascending order")
 		}
 		at = e.Offset + len(e.Old)
 	}
@@ -104,7 +105,7 @@ func (s *Service) validate() error {
 	case s == nil:
 		return nil
 	case !units.MatchString(s.Unit):
-		return fmt.Errorf("%q is not the name of a service's unit", s.Unit)
+		return fmt.Errorf("%q is not the name of a service unit", s.Unit)
 	case !path.IsAbs(s.Socket) || path.Clean(s.Socket) != s.Socket:
 		return fmt.Errorf("the socket %q is not an absolute, clean path", s.Socket)
 	}

@@ -51,7 +51,8 @@ func TestValidate(t *testing.T) {
 			func(c *deadman.Change) { c.Files[0].Edits = []patch.Edit{{Offset: -1}} }, "order",
 		},
 		"attributes of what is not": {
-			func(c *deadman.Change) { c.Files[0].Before, c.Files[0].Meta = deadman.Absent, &deadman.Meta{} }, "absent",
+			func(c *deadman.Change) { c.Files[0].Before, c.Files[0].Meta = deadman.Absent, &deadman.Meta{} },
+			"did not exist",
 		},
 		"negative time":        {func(c *deadman.Change) { c.TTL = -1 }, "shorter"},
 		"may fail for ever":    {func(c *deadman.Change) { c.MayFail, c.TTL = true, 0 }, "requires a TTL"},

@@ -1,4 +1,4 @@
-// Package helper embeds the program that runs on nodes, built for each architecture, in the client.
+// Package helper embeds the program that runs on nodes, built for each architecture, into the client.
 //
 // `make build` builds the files, which are not in git. A client built without them compiles, and reports an error when
 // a node needs the helper.
@@ -19,7 +19,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/packed"
 )
 
-// built includes the README too, because a pattern without matches does not compile.
+// built also includes the README, because a pattern without matches does not compile.
 //
 //go:embed [Rg]*.[mz][ds]*
 var built embed.FS
@@ -65,7 +65,7 @@ func load(files fs.FS, arch string) ([]byte, error) {
 	}
 	program, err := packed.Unpack(file)
 	if err != nil {
-		return nil, fmt.Errorf("unpack the node helper for linux/%s, which this build carries: %w", arch, err)
+		return nil, fmt.Errorf("unpack the node helper for linux/%s: %w", arch, err)
 	}
 	return program, nil
 }
@@ -74,10 +74,10 @@ func missing(files fs.FS, arch string) error {
 	has := architectures(files)
 	if len(has) == 0 {
 		return errors.New(
-			"this build carries no node helper: build it with `make build`, not with `go build` or `go install`",
+			"this build contains no node helper: use `make build`, not `go build` or `go install`",
 		)
 	}
-	return fmt.Errorf("this build carries no node helper for linux/%s, only for %s: that architecture is not supported",
+	return fmt.Errorf("this build contains no node helper for linux/%s, only for %s: the architecture is not supported",
 		arch, strings.Join(has, " and "))
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// The annotations for the name of an image in an archive: containerd's has the full name (see pkg/images/annotations.go
-// in containerd), and the OCI's has the tag.
+// The annotations for the name of an image in an archive: containerd's annotation contains the full name (see
+// pkg/images/annotations.go in containerd), and the OCI annotation contains the tag.
 const (
 	annotationContainerd = "io.containerd.image.name"
 	annotationOCI        = "org.opencontainers.image.ref.name"
@@ -27,7 +27,7 @@ const (
 func (i *Image) WriteOCI(w io.Writer, tag name.Tag) error {
 	dir, err := os.MkdirTemp("", "gpu-fault-image-")
 	if err != nil {
-		return fmt.Errorf("make a temporary folder: %w", err)
+		return fmt.Errorf("create a temporary directory: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	if err := i.WriteLayout(dir, CRIName(tag), CRIName(tag.Digest(i.Digest.String()))); err != nil {
@@ -46,7 +46,7 @@ func (i *Image) WriteOCI(w io.Writer, tag name.Tag) error {
 		if err != nil {
 			return err
 		}
-		// Omit times and owners, so that the same image always gives the same archive.
+		// Omit times and owners, so that the same image always produces the same archive.
 		header := tar.Header{Typeflag: tar.TypeReg, Name: filepath.ToSlash(short), Mode: 0o644, Size: int64(len(data))}
 		if err := archive.WriteHeader(&header); err != nil {
 			return err
@@ -60,7 +60,7 @@ func (i *Image) WriteOCI(w io.Writer, tag name.Tag) error {
 	return archive.Close()
 }
 
-// WriteLayout writes an OCI layout with the given image names into a directory. Without names, the image has none.
+// WriteLayout writes an OCI layout with the given image names to a directory. names may be empty.
 func (i *Image) WriteLayout(dir string, names ...string) error {
 	path, err := layout.Write(dir, empty.Index)
 	if err != nil {
@@ -83,8 +83,8 @@ func (i *Image) WriteLayout(dir string, names ...string) error {
 	return nil
 }
 
-// WriteDocker writes an archive for one platform, as accepted by `docker load`. The archive has no digest, so the image
-// is identified by its tag only.
+// WriteDocker writes an archive for one platform, as accepted by `docker load`. The archive contains no digest, so the
+// image is identified only by its tag.
 func (p Platform) WriteDocker(w io.Writer, tag name.Tag) error {
 	if err := tarball.Write(tag, p.Image, w); err != nil {
 		return fmt.Errorf("write the archive: %w", err)
@@ -92,7 +92,7 @@ func (p Platform) WriteDocker(w io.Writer, tag name.Tag) error {
 	return nil
 }
 
-// Platform returns the platform of that name.
+// Platform returns the platform with the given name.
 func (i *Image) Platform(name string) (Platform, error) {
 	var all []string
 	for _, p := range i.Platforms {
@@ -101,10 +101,10 @@ func (i *Image) Platform(name string) (Platform, error) {
 		}
 		all = append(all, p.Name)
 	}
-	return Platform{}, fmt.Errorf("the image is not made for platform %q; there are: %s", name, strings.Join(all, ", "))
+	return Platform{}, fmt.Errorf("invalid platform %q: supported values: %s", name, strings.Join(all, ", "))
 }
 
-// CRIName returns a reference in the form that container runtimes use, in which Docker's registry is docker.io.
+// CRIName formats a reference in the form used by container runtimes, in which Docker's registry is docker.io.
 func CRIName(ref name.Reference) string {
 	full := ref.Name()
 	if rest, is := strings.CutPrefix(full, name.DefaultRegistry+"/"); is {

@@ -1,6 +1,7 @@
 // Package image builds the debug pod's image, which contains only the node helper for each architecture. The build is
-// reproducible: the same build of the client always creates the same bytes, and so the same digest. By the digest, or
-// by the tag derived from it, a client recognizes its own image and does not upload the helper to the node.
+// reproducible: the same build of the client always produces the same bytes, and therefore the same digest. A client
+// recognizes its own image by the digest or by the tag derived from it, and then does not upload the helper to the
+// node.
 package image
 
 import (
@@ -22,10 +23,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// Image is the image for all architectures: an OCI index.
+// Image is the image for all architectures, which is an OCI index.
 type Image struct {
 	Index  v1.ImageIndex
-	Digest v1.Hash // of the index
+	Digest v1.Hash // digest of the index
 	// Tag is gpu-fault- followed by the first twelve digits of the digest.
 	Tag string
 	// Platforms are in the order of the index.
@@ -36,7 +37,7 @@ type Image struct {
 type Platform struct {
 	Name   string `json:"platform"` // such as linux/amd64
 	Digest string `json:"digest"`
-	Size   int64  `json:"bytes"` // the bytes that a node pulls
+	Size   int64  `json:"bytes"` // number of bytes that a node pulls
 
 	Image v1.Image `json:"-"`
 }
@@ -56,7 +57,7 @@ func build(helper func(arch string) ([]byte, error), architectures []string, plu
 				images[i], err = single(plugin.files(arch, program), arch)
 			}
 			if err != nil {
-				return fmt.Errorf("make the image for linux/%s: %w", arch, err)
+				return fmt.Errorf("build the image for linux/%s: %w", arch, err)
 			}
 			return nil
 		})
@@ -100,8 +101,8 @@ func describe(img v1.Image, arch string) (Platform, error) {
 	return Platform{Name: "linux/" + arch, Digest: digest.String(), Size: size, Image: img}, nil
 }
 
-// single returns the image for one architecture, with the programs of each layer by their paths. The image has no
-// timestamp and no version, so the same programs always give the same image.
+// single returns the image for one architecture, with the programs in each layer by path. The image has no timestamp
+// and no version, so the same programs always produce the same image.
 func single(layers []map[string][]byte, arch string) (v1.Image, error) {
 	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	base, err := mutate.ConfigFile(base, &v1.ConfigFile{
@@ -145,7 +146,7 @@ func layerOf(programs map[string][]byte, withTemporary bool) (v1.Layer, error) {
 		tarball.WithCompressedCaching)
 }
 
-// archive returns a tar archive of programs, and of a directory for temporary files.
+// archive returns a tar archive of programs and, if withTemporary is set, a directory for temporary files.
 func archive(programs map[string][]byte, withTemporary bool) ([]byte, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)

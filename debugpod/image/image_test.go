@@ -54,7 +54,7 @@ func TestSameEachTime(t *testing.T) {
 			want)
 	}
 	if _, err := New(fakeHelper, []string{"amd64", "s390x"}); err == nil ||
-		!strings.Contains(err.Error(), "make the image for linux/s390x: no helper") {
+		!strings.Contains(err.Error(), "build the image for linux/s390x: no helper") {
 		t.Errorf("without a helper: %v", err)
 	}
 }
@@ -213,10 +213,10 @@ func TestPushRefused(t *testing.T) {
 	gone := strings.TrimPrefix(closed.URL, "http://")
 	closed.Close()
 	for name, test := range map[string]struct{ host, want string }{
-		"not logged in": {registryWith(t, answer(http.StatusUnauthorized)), "; log in to it: docker login 127.0.0.1:"},
+		"not logged in": {registryWith(t, answer(http.StatusUnauthorized)), "; log in to the registry: docker login"},
 		"no right":      {registryWith(t, answer(http.StatusForbidden)), "is not allowed to push to tools/node"},
-		"no repository": {registryWith(t, answer(http.StatusNotFound)), "some want it made beforehand"},
-		"not there":     {gone, "can it be reached from here?"},
+		"no repository": {registryWith(t, answer(http.StatusNotFound)), "require creating the repository first"},
+		"not there":     {gone, "and that it is reachable"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -259,7 +259,7 @@ func TestParseTag(t *testing.T) {
 		"node":                                 "docker.io/library/node:" + img.Tag,
 		"example.com/a/b":                      "example.com/a/b:" + img.Tag,
 		"example.com:5000/a/b:c":               "example.com:5000/a/b:c",
-		"example.com/a@" + img.Digest.String(): "! leave it off",
+		"example.com/a@" + img.Digest.String(): "! must not have a digest",
 		"Example.com/A":                        "! invalid image name",
 		"https://example.com/a":                "! invalid image name",
 		"":                                     "! invalid image name",
@@ -335,7 +335,7 @@ func TestArchives(t *testing.T) {
 		t.Errorf("%+v %v", config, err)
 	}
 	if _, err := img.Platform("linux/s390x"); err == nil ||
-		!strings.Contains(err.Error(), "there are: linux/amd64, linux/arm64") {
+		!strings.Contains(err.Error(), "supported values: linux/amd64, linux/arm64") {
 		t.Errorf("another platform: %v", err)
 	}
 }

@@ -24,22 +24,22 @@ type Plugin struct {
 // marker is a string that each build of the plugin contains.
 const marker = "github.com/gpu-fault/kubectl-gpu-fault/plugin/"
 
-// ParsePlugin checks that a program is a build of the plugin for Linux that runs in an image without other files.
+// ParsePlugin checks that a program is a build of the plugin for Linux that can run in an image without other files.
 func ParsePlugin(program []byte) (Plugin, error) {
 	file, err := elf.NewFile(bytes.NewReader(program))
 	if err != nil {
-		return Plugin{}, errors.New("not a program for Linux")
+		return Plugin{}, errors.New("not a Linux program")
 	}
 	arch := map[elf.Machine]string{elf.EM_X86_64: "amd64", elf.EM_AARCH64: "arm64"}[file.Machine]
 	if arch == "" {
-		return Plugin{}, fmt.Errorf("a program for %s: must be one for amd64 or arm64", file.Machine)
+		return Plugin{}, fmt.Errorf("a program for %s: must be for amd64 or arm64", file.Machine)
 	}
 	if !bytes.Contains(program, []byte(marker)) {
 		return Plugin{}, errors.New("not the program kubectl-gpu_fault")
 	}
 	for _, segment := range file.Progs {
 		if segment.Type == elf.PT_INTERP {
-			return Plugin{}, errors.New("dynamically linked, and the image has no libraries: use a release's program, " +
+			return Plugin{}, errors.New("dynamically linked, but the image contains no libraries: use the program from a release, " +
 				"or build it with CGO_ENABLED=0")
 		}
 	}
@@ -47,8 +47,8 @@ func ParsePlugin(program []byte) (Plugin, error) {
 }
 
 // NewWithPlugin builds the image with both the helper, for all architectures, and the plugin, for its own. The tag is
-// the one of the image without the plugin, followed by the plugin's architecture and the first digits of its SHA-256.
-// By the first part, any client of the same build recognizes the image, even on another operating system.
+// the tag of the image without the plugin, followed by the plugin's architecture and the first digits of its SHA-256
+// digest. Any client from the same build recognizes the image by the first part, even on another operating system.
 func NewWithPlugin(
 	helper func(arch string) ([]byte, error), architectures []string, plugin Plugin,
 ) (*Image, error) {
@@ -68,8 +68,8 @@ func NewWithPlugin(
 	return made, nil
 }
 
-// files returns the files of the image for an architecture, by layer. The helper has a layer of its own, which is the
-// same with and without the plugin.
+// files returns the files of the image for an architecture, by layer. The helper has its own layer, which is the same
+// with and without the plugin.
 func (p Plugin) files(arch string, helper []byte) []map[string][]byte {
 	layers := []map[string][]byte{{api.Program: helper}}
 	if p.Arch == arch {
@@ -78,11 +78,11 @@ func (p Plugin) files(arch string, helper []byte) []map[string][]byte {
 	return layers
 }
 
-// withPlugin matches the tag of an image with the plugin, at the end of a reference and before its digest.
+// withPlugin matches the tag of an image with the plugin, at the end of a reference or before its digest.
 var withPlugin = regexp.MustCompile(`:` + ownTagForm + `-(amd64|arm64)-[0-9a-f]{12}(?:@|$)`)
 
-// PluginIn returns the architecture of the plugin in the image of a reference, according to its tag, or "" if the image
-// does not contain the plugin. Whether the tag is of this build is the question of HasHelper.
+// PluginIn returns the architecture of the plugin in the image with the given reference, according to its tag, or "" if
+// the image does not contain the plugin. It does not check whether the tag is from this build; see HasHelper.
 func PluginIn(reference string) string {
 	if found := withPlugin.FindStringSubmatch(reference); found != nil {
 		return found[1]

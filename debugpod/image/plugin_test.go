@@ -89,9 +89,9 @@ func TestParsePluginRefuses(t *testing.T) {
 	sparc[18] = 2 // e_machine
 	unmarked := bytes.ReplaceAll(program, []byte(marker), make([]byte, len(marker)))
 	for want, data := range map[string][]byte{
-		"not a program for Linux":        []byte("MZ"),
-		"not the program kubectl-gpu":    unmarked,
-		"must be one for amd64 or arm64": sparc,
+		"not a Linux program":         []byte("MZ"),
+		"not the program kubectl-gpu": unmarked,
+		"must be for amd64 or arm64":  sparc,
 	} {
 		if _, err := ParsePlugin(data); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, wanted %q", err, want)

@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 )
 
-// Push pushes the image for all platforms to a registry, with a tag. Keys are the user's credentials, such as
-// authn.DefaultKeychain.
+// Push pushes the image for all platforms to a registry with the given tag. keys contains the user's credentials, such
+// as authn.DefaultKeychain.
 func (i *Image) Push(ctx context.Context, tag name.Tag, keys authn.Keychain) error {
 	err := remote.WriteIndex(tag, i.Index,
 		remote.WithContext(ctx), remote.WithAuthFromKeychain(keys), remote.WithUserAgent("kubectl-gpu-fault"))
@@ -27,46 +27,46 @@ func (i *Image) Push(ctx context.Context, tag name.Tag, keys authn.Keychain) err
 	return nil
 }
 
-// hint returns what the user can do if a registry rejects the image.
+// hint returns advice for the user if a registry rejects the image.
 func hint(err error, tag name.Tag) string {
 	host := tag.RegistryStr()
 	var answer *transport.Error
 	if errors.As(err, &answer) {
 		switch answer.StatusCode {
 		case http.StatusUnauthorized:
-			return fmt.Sprintf("; log in to it: docker login %s (podman, oras or crane login do as well)", host)
+			return fmt.Sprintf("; log in to the registry: docker login %s (or podman, oras or crane login)", host)
 		case http.StatusForbidden:
-			return fmt.Sprintf("; your account at %s is not allowed to push to %s: request the permission, or choose another repository",
+			return fmt.Sprintf("; your account at %s is not allowed to push to %s: request permission, or choose another repository",
 				host, tag.RepositoryStr())
 		case http.StatusNotFound, http.StatusMethodNotAllowed:
-			return fmt.Sprintf("; there is no registry at %s, or it has no repository %s: some want it made beforehand",
+			return fmt.Sprintf("; there is no registry at %s, or it has no repository %s: some registries require creating the repository first",
 				host, tag.RepositoryStr())
 		case http.StatusTooManyRequests:
-			return "; wait, and try again"
+			return "; try again later"
 		}
 		return ""
 	}
 	switch text := err.Error(); {
 	case strings.Contains(text, "server gave HTTP response to HTTPS client"):
-		return "; it speaks HTTP only: give --insecure, if that is meant"
+		return "; the registry supports only HTTP: to allow this, pass --insecure"
 	case strings.Contains(text, "x509:"):
-		return fmt.Sprintf("; this machine does not trust the certificate of %s: add its authority to the system's",
+		return fmt.Sprintf("; this machine does not trust the certificate of %s: add its certificate authority to those of the system",
 			host)
 	case strings.Contains(text, "no such host"), strings.Contains(text, "connection refused"),
 		strings.Contains(text, "i/o timeout"):
-		return fmt.Sprintf("; is %s the registry's name and port, and can it be reached from here?", host)
+		return fmt.Sprintf("; check that %s is the registry's name and port, and that it is reachable", host)
 	}
 	return ""
 }
 
-// ParseTag parses REPOSITORY[:TAG]. The tag defaults to the image's own. Insecure allows a registry that uses HTTP.
+// ParseTag parses REPOSITORY[:TAG]. The tag defaults to the image's own. insecure allows a registry that uses HTTP.
 func (i *Image) ParseTag(text string, insecure bool) (name.Tag, error) {
 	if strings.Contains(text, "@") {
-		return name.Tag{}, fmt.Errorf("%q has a digest, which comes from the image's content: leave it off", text)
+		return name.Tag{}, fmt.Errorf("invalid image name %q: must not have a digest, because the digest is computed from the image's content", text)
 	}
 	if strings.Contains(text, "://") {
 		return name.Tag{},
-			fmt.Errorf("invalid image name %q: must not have a scheme; leave off everything up to //", text)
+			fmt.Errorf("invalid image name %q: must not have a scheme; omit everything up to //", text)
 	}
 	options := []name.Option{name.WithDefaultTag(i.Tag)}
 	if insecure {
@@ -75,7 +75,7 @@ func (i *Image) ParseTag(text string, insecure bool) (name.Tag, error) {
 	tag, err := name.NewTag(text, options...)
 	if err != nil {
 		return name.Tag{},
-			fmt.Errorf("invalid image name %q: must be like registry.example.com/tools/gpu-fault-node: %w", text, err)
+			fmt.Errorf("invalid image name %q: must be a name such as registry.example.com/tools/gpu-fault-node: %w", text, err)
 	}
 	return tag, nil
 }

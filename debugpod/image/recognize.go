@@ -12,22 +12,23 @@ const tagPrefix = "gpu-fault-"
 
 func tagOf(digest v1.Hash) string { return tagPrefix + digest.Hex[:12] }
 
-// ownTagForm matches a tag in the form of tagOf.
+// ownTagForm matches a tag in the form that tagOf returns.
 const ownTagForm = tagPrefix + `[0-9a-f]{12}`
 
-// ownTag matches such a tag at the end of a reference, before its digest, including one of an image with the plugin.
+// ownTag matches such a tag at the end of a reference or before its digest, including the tag of an image with the
+// plugin.
 var ownTag = regexp.MustCompile(`:(` + ownTagForm + `)(?:-(?:amd64|arm64)-[0-9a-f]{12})?(?:@|$)`)
 
-// OtherError means that an image belongs to another build of the client, and so contains a different helper.
+// OtherError means that an image was built by another build of the client, and therefore contains a different helper.
 type OtherError struct{ Image, Has, Wanted string }
 
 func (e *OtherError) Error() string {
-	return fmt.Sprintf("image %s has the node helper of another build of kubectl gpu-fault (%s, this one's is %s): "+
-		"make this one's with kubectl gpu-fault image push or save", e.Image, e.Has, e.Wanted)
+	return fmt.Sprintf("image %s contains the node helper of another build of kubectl gpu-fault (%s, but this build requires %s): "+
+		"build a new image with kubectl gpu-fault image push or save", e.Image, e.Has, e.Wanted)
 }
 
-// HasHelper reports whether a reference is to the image of this build, by its digest, or by its tag if it has no
-// digest or also contains the plugin. It returns an *OtherError if the image belongs to another build. It calls own
+// HasHelper reports whether a reference refers to the image of this build, by its digest, or by its tag if it has no
+// digest or also contains the plugin. It returns an *OtherError if the image was built by another build. It calls own
 // only if the reference may match, because building the image is slow.
 func HasHelper(reference string, own func() (*Image, error)) (bool, error) {
 	tag := ""
@@ -47,5 +48,5 @@ func HasHelper(reference string, own func() (*Image, error)) (bool, error) {
 	case tag != "":
 		return false, &OtherError{Image: reference, Has: tag, Wanted: ours.Tag}
 	}
-	return false, nil // another image, pinned by digest
+	return false, nil // a different image, pinned by digest
 }

@@ -53,7 +53,7 @@ func TestChangeableNeedsTheRuntime(t *testing.T) {
 	t.Parallel()
 	n := nodetest.Kubeadm(t)
 	_ = os.RemoveAll(n.Host.Proc + "/100")
-	if got, err := changeable(inspectFake(n)); err == nil || !strings.Contains(err.Error(), "no kubelet runs") {
+	if got, err := changeable(inspectFake(n)); err == nil || !strings.Contains(err.Error(), "no kubelet is running") {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if got, err := changeable(api.Runtime{}); err == nil {
@@ -92,7 +92,7 @@ func TestOnlyRootsProcessesCount(t *testing.T) {
 			if err != nil || slices.Contains(got.Files, theirs) {
 				t.Errorf("%+v, %v", got, err)
 			}
-			if f := found.Decoys[0].Files[0]; !strings.Contains(f.ReadOnly, "does not run as root on the node itself") {
+			if f := found.Decoys[0].Files[0]; !strings.Contains(f.ReadOnly, "does not run as root directly") {
 				t.Errorf("%s: read-only %q", f.Path, f.ReadOnly)
 			}
 		})

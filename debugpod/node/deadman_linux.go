@@ -15,15 +15,16 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 )
 
-// enteredArgument is the argument with which the helper runs itself in the node's namespaces.
+// enteredArgument is the argument with which the helper starts itself in the node's namespaces.
 const enteredArgument = "entered"
 
 func enterNode(proc string, request []byte) error {
 	return guard.Enter(proc, []string{"gpu-fault-node", enteredArgument}, append(request, '\n'))
 }
 
-// changeable returns the files that a change may name, based on an inspection of the node: all files that the kubelet's
-// containerd loads, and the root files of other containerds, to which the fault wrong-instance moves a handler.
+// changeable returns the files that a change may specify, based on an inspection of the node: all files that the
+// kubelet's containerd loads, and the root files of other containerds, to which the fault wrong-instance moves a
+// handler.
 func changeable(found api.Runtime) (guard.Runtime, error) {
 	i := found.Instance
 	if found.Problem != "" {
@@ -37,7 +38,7 @@ func changeable(found api.Runtime) (guard.Runtime, error) {
 		New: []string{containerd.OwnDropin(i.ConfigPath), containerd.NewDecoy},
 	}
 	add := func(f api.ConfigFile) {
-		if f.ReadOnly == "" { // the runtime may see a different file at the path of a read-only one
+		if f.ReadOnly == "" { // the runtime may see a different file at the path of a read-only file
 			all.Files = append(all.Files, f.Path)
 		}
 	}
@@ -52,7 +53,7 @@ func changeable(found api.Runtime) (guard.Runtime, error) {
 	return all, nil
 }
 
-// deadMan handles the requests for a dead man's switch. This process is in the node's own namespaces.
+// deadMan handles the requests for a dead man's switch. This process runs in the node's own namespaces.
 func deadMan(ctx context.Context, req api.Request, here hostfs.Host, answers *answers) error {
 	host := guard.Node()
 	host.Key = req.Key
@@ -81,7 +82,7 @@ func deadMan(ctx context.Context, req api.Request, here hostfs.Host, answers *an
 		return answers.done(last)
 	}
 	if last.DeadMan != nil || last.Restored != nil {
-		_ = answers.send(last) // the progress so far
+		_ = answers.send(last) // send the progress so far
 	}
 	var known *guard.Error
 	if errors.As(err, &known) {

@@ -9,7 +9,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// CheckProgram returns an error unless the helper in an image is the one that the client carries. want is the helper's
+// CheckProgram returns an error unless the helper in an image is the one embedded in the client. want is the helper's
 // SHA-256 checksum in hexadecimal.
 func CheckProgram(path, want string) *api.Error {
 	file, err := os.Open(path)
@@ -23,8 +23,8 @@ func CheckProgram(path, want string) *api.Error {
 	}
 	if got := hex.EncodeToString(hash.Sum(nil)); got != want {
 		return api.Errorf(api.CodeOtherHelper,
-			"the image has another node helper than this build of kubectl gpu-fault (SHA-256 %.12s, wanted %.12s): "+
-				"its tag was moved, or it is from another build; recreate the image with kubectl gpu-fault image push or save, or specify its digest",
+			"the image contains a different node helper than this build of kubectl gpu-fault (SHA-256 %.12s, expected %.12s): "+
+				"the tag was moved, or the image is from another build; recreate the image with kubectl gpu-fault image push or save, or specify its digest",
 			got, want)
 	}
 	return nil

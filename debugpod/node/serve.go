@@ -1,5 +1,5 @@
-// Package node is the helper that runs on a node. It reads one request (see package api), dispatches it to the package
-// that handles it, and writes the answers.
+// Package node implements the helper that runs on a node. It reads one request (see package api), dispatches it to the
+// package that handles it, and writes the responses.
 package node
 
 import (
@@ -52,28 +52,28 @@ func DebugPod() hostfs.Host {
 // Entered returns the Host as seen by a process in the node's own namespaces.
 func Entered() hostfs.Host { return hostfs.Host{Root: "/", Proc: "/proc", Kmsg: "/dev/kmsg"} }
 
-// ServeEntered is Serve for a process in the node's namespaces. It reads the request from a separate reader; in only
-// signals that the client has disconnected.
+// ServeEntered is like Serve, but for a process in the node's namespaces. It reads the request from a separate reader;
+// in only signals that the client has disconnected.
 func ServeEntered(ctx context.Context, request, in io.Reader, out io.Writer, host hostfs.Host) error {
 	return serve(ctx, func() ([]byte, *api.Error) { return readRequest(bufio.NewReader(request)) }, in, out, host)
 }
 
-// Serve reads one request from in, handles it, and writes the answers to out. It stops when ctx is canceled, or at the
-// end of in, which means that the client has disconnected. The error is the reason why the request failed; it is also
-// written to out.
+// Serve reads one request from in, handles it, and writes the responses to out. It stops when ctx is canceled, or at
+// the end of in, which means that the client has disconnected. The error is the reason why the request failed; it is
+// also written to out.
 func Serve(ctx context.Context, in io.Reader, out io.Writer, host hostfs.Host) error {
 	lines := bufio.NewReader(in)
 	return serve(ctx, func() ([]byte, *api.Error) { return readRequest(lines) }, lines, out, host)
 }
 
-// ServeAttached is Serve for a request that Attach appended to exe, an executable of size bytes.
+// ServeAttached is like Serve, but for a request that Attach appended to exe, an executable of size bytes.
 func ServeAttached(
 	ctx context.Context, exe io.ReaderAt, size int64, in io.Reader, out io.Writer, host hostfs.Host,
 ) error {
 	return serve(ctx, func() ([]byte, *api.Error) {
 		raw, err := api.Detach(exe, size)
 		if err != nil {
-			return nil, api.Errorf(api.CodeTruncated, "the helper did not arrive whole: %v", err)
+			return nil, api.Errorf(api.CodeTruncated, "the helper arrived incomplete: %v", err)
 		}
 		return raw, nil
 	}, in, out, host)
@@ -84,7 +84,7 @@ func serve(
 ) (err error) {
 	answers := newAnswers(out)
 	defer func() {
-		// Standard output is reserved for answers. Without an answer, a crash would look like a lost connection.
+		// Standard output is reserved for responses. Without a response, a crash would look like a lost connection.
 		if r := recover(); r != nil {
 			err = answers.fail(api.Errorf(api.CodeInternal, "the helper crashed: %v\n%s", r, debug.Stack()))
 		}
@@ -98,14 +98,14 @@ func serve(
 		return answers.fail(failure)
 	}
 	if req.EntersNode() && host.Enter != nil {
-		// Enter before reading the input, because the program that Enter runs reads it.
+		// Enter the namespaces before reading the input, because the program that Enter runs reads it.
 		return answers.fail(api.Errorf(api.CodeEnter, "%v", host.Enter(raw)))
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() {
 		_, _ = io.Copy(io.Discard, in)
-		cancel(errors.New("the client told the helper to stop, or is gone"))
+		cancel(errors.New("the client stopped the helper or disconnected"))
 	}()
 
 	switch {
@@ -135,7 +135,7 @@ func serve(
 		removed, failure := module.Remove(req.Run, host)
 		return answers.end(api.Answer{Removed: removed}, failure)
 	case req.ResetGPU != nil:
-		// The client may disconnect: a reset that has begun is not stopped.
+		// The client may disconnect: a reset that has started is not stopped.
 		known := inspect.Node(ctx, api.Inspect{}, host).GPUs
 		done, failure := reset.GPU(context.WithoutCancel(ctx), *req.ResetGPU, known, host)
 		return answers.end(api.Answer{GPUReset: done}, failure)
@@ -146,7 +146,7 @@ func serve(
 	return answers.end(api.Answer{}, kmsg.Write(ctx, req.WriteKmsg.Records, host, answers.send))
 }
 
-// devices handles the requests that concern the devices of the kubelet.
+// devices handles the requests about the kubelet's devices.
 func devices(ctx context.Context, req api.Request) (last api.Answer, failure *api.Error) {
 	switch {
 	case req.ListDevices != nil:
@@ -171,7 +171,7 @@ func sources() diagnose.Sources {
 	}
 }
 
-// answers writes answers, one per line.
+// answers writes responses, one per line.
 type answers struct{ to *json.Encoder }
 
 func newAnswers(out io.Writer) *answers {
@@ -183,7 +183,7 @@ func newAnswers(out io.Writer) *answers {
 func (a *answers) send(answer api.Answer) error {
 	answer.Protocol = api.Protocol
 	if err := a.to.Encode(answer); err != nil {
-		return fmt.Errorf("write the answer: %w", err)
+		return fmt.Errorf("write the response: %w", err)
 	}
 	return nil
 }
@@ -193,7 +193,7 @@ func (a *answers) done(answer api.Answer) error {
 	return a.send(answer)
 }
 
-// end sends the last answer, or the failure if there is one.
+// end sends the last response, or the failure if there is one.
 func (a *answers) end(last api.Answer, failure *api.Error) error {
 	if failure != nil {
 		return a.fail(failure)

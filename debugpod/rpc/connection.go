@@ -16,11 +16,11 @@ import (
 
 // The limits of a connection (RFC 9113).
 const (
-	frameLimit   = 16 << 10   // of a frame, unless the peer allows more, which nobody asks for
-	windowStart  = 64<<10 - 1 // of a stream and of the connection
+	frameLimit   = 16 << 10   // size of a frame, unless the peer allows more
+	windowStart  = 64<<10 - 1 // initial window of a stream and of the connection
 	windowLimit  = 1<<31 - 1
-	headerLimit  = 64 << 10 // of all header fields of a message, received
-	streamLimit  = 100      // of the streams that a client may have open at the same time
+	headerLimit  = 64 << 10 // total size of a received message's header fields
+	streamLimit  = 100      // number of streams that a client may have open at the same time
 	writeTimeout = 10 * time.Second
 )
 
@@ -29,7 +29,7 @@ const (
 type connection struct {
 	conn   net.Conn
 	framer *http2.Framer
-	// accept is called in a new goroutine for each request; nil on a client.
+	// accept is called in a new goroutine for each request. It is nil on a client.
 	accept func(*stream)
 
 	writing sync.Mutex // held to write to the connection
@@ -37,27 +37,27 @@ type connection struct {
 	encoder *hpack.Encoder // writes to block
 
 	mu      sync.Mutex
-	changed *sync.Cond // of everything below, and of the streams
+	changed *sync.Cond // signals changes to everything below, and to the streams
 	streams map[uint32]*stream
-	last    uint32 // the newest stream
-	first   int64  // the window of a new stream
-	window  int64  // what may be sent before the peer allows more
-	leaving bool   // no new streams
-	err     error  // why the connection has ended
+	last    uint32 // newest stream
+	first   int64  // window of a new stream
+	window  int64  // number of bytes that may be sent before the peer allows more
+	leaving bool   // no new streams are accepted
+	err     error  // reason why the connection has ended
 }
 
 // stream is a call.
 type stream struct {
 	*connection
 	id uint32
-	// ctx ends when the peer resets the stream, the connection ends, or the call is over.
+	// ctx ends when the peer resets the stream, the connection ends, or the call has ended.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	window int64
 
-	// What was received is complete when ended is closed.
+	// All received data is complete when ended is closed.
 	ended  chan struct{}
-	header map[string]string // with the trailer; names are in lower case
+	header map[string]string // includes the trailer; names are in lower case
 	body   bytes.Buffer
 }
 
@@ -67,7 +67,7 @@ func newConnection(conn net.Conn, accept func(*stream)) *connection {
 	}
 	c.changed = sync.NewCond(&c.mu)
 	c.encoder = hpack.NewEncoder(&c.block)
-	c.encoder.SetMaxDynamicTableSize(0) // so the peer's limit does not matter
+	c.encoder.SetMaxDynamicTableSize(0) // so that the peer's limit does not matter
 	c.framer = http2.NewFramer(conn, conn)
 	c.framer.SetMaxReadFrameSize(frameLimit)
 	c.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
@@ -75,7 +75,7 @@ func newConnection(conn net.Conn, accept func(*stream)) *connection {
 	return c
 }
 
-// start opens the connection. The peer may send frames at once.
+// start opens the connection. The peer may send frames immediately.
 func (c *connection) start() error {
 	return c.write(func() error {
 		if c.accept != nil {
@@ -121,7 +121,7 @@ func (c *connection) isOpen() bool {
 	return c.err == nil && !c.leaving
 }
 
-// leave accepts no more streams, and waits until the open ones have ended, or ctx ends.
+// leave accepts no more streams, and waits until the open ones have ended or ctx ends.
 func (c *connection) leave(ctx context.Context) {
 	c.mu.Lock()
 	c.leaving = true
@@ -136,7 +136,7 @@ func (c *connection) leave(ctx context.Context) {
 	}
 }
 
-// wakeWith wakes those who wait for a change when ctx ends, until the returned function is called.
+// wakeWith wakes the goroutines that are waiting for a change when ctx ends, until the returned function is called.
 func (c *connection) wakeWith(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() {
 		c.mu.Lock()
@@ -151,7 +151,7 @@ func (c *connection) receive() {
 		frame, err := c.framer.ReadFrame()
 		var one http2.StreamError
 		if errors.As(err, &one) {
-			c.reset(one.StreamID, one.Code, fmt.Errorf("the peer broke the rules of HTTP/2: %w", one))
+			c.reset(one.StreamID, one.Code, fmt.Errorf("the peer violated the HTTP/2 protocol: %w", one))
 			continue
 		}
 		if err == nil {
@@ -206,7 +206,7 @@ func (c *connection) fields(f *http2.MetaHeadersFrame) error {
 	if s == nil && c.accept != nil && f.StreamID > c.last {
 		if f.StreamID%2 == 0 {
 			c.mu.Unlock()
-			return fmt.Errorf("stream %d is not a client's", f.StreamID)
+			return fmt.Errorf("invalid stream ID %d for a client", f.StreamID)
 		}
 		c.last = f.StreamID
 		if refused = c.leaving || len(c.streams) >= streamLimit; !refused {
@@ -218,7 +218,7 @@ func (c *connection) fields(f *http2.MetaHeadersFrame) error {
 		c.reset(f.StreamID, http2.ErrCodeRefusedStream, nil)
 	}
 	if s == nil || s.isEnded() {
-		return nil // it was reset, or is refused
+		return nil // the stream was reset or is rejected
 	}
 	for _, field := range f.Fields {
 		s.header[field.Name] = field.Value
@@ -229,12 +229,12 @@ func (c *connection) fields(f *http2.MetaHeadersFrame) error {
 	return nil
 }
 
-// data receives a part of a body, and lets the peer send as much again.
+// data receives part of a body, and lets the peer send the same amount again.
 func (c *connection) data(f *http2.DataFrame) error {
 	c.mu.Lock()
 	s := c.streams[f.StreamID]
 	c.mu.Unlock()
-	size := f.Length // with the padding
+	size := f.Length // includes the padding
 	open := s != nil && !s.isEnded()
 	if open {
 		s.body.Write(f.Data())
@@ -291,13 +291,13 @@ func (c *connection) widen(id uint32, by int64) error {
 }
 
 var (
-	errWindow   = errors.New("a window of HTTP/2 is too large")
+	errWindow   = errors.New("an HTTP/2 window is too large")
 	errTooLarge = fmt.Errorf("the message is larger than %d bytes", MaxMessage)
-	errGoesAway = errors.New("the server closes the connection")
-	errOver     = errors.New("the call is over")
+	errGoesAway = errors.New("the server is closing the connection")
+	errOver     = errors.New("the call has ended")
 )
 
-// goneAway fails the calls that the server will not answer.
+// goneAway fails the calls to which the server will not respond.
 func (c *connection) goneAway(f *http2.GoAwayFrame) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -327,7 +327,7 @@ func (c *connection) reset(id uint32, code http2.ErrCode, cause error) {
 	_ = c.write(func() error { return c.framer.WriteRSTStream(id, code) })
 }
 
-// abandon forgets a stream.
+// abandon removes a stream.
 func (c *connection) abandon(id uint32, cause error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -347,7 +347,7 @@ func (s *stream) isEnded() bool {
 	}
 }
 
-// end completes what was received.
+// end marks the received data as complete.
 func (s *stream) end() {
 	close(s.ended)
 	if s.accept != nil {
@@ -355,7 +355,8 @@ func (s *stream) end() {
 	}
 }
 
-// over forgets a stream whose response is complete. If it is not, the peer learns that nobody waits for it.
+// over removes a stream whose response is complete. If it is not complete, the peer is notified that the response is no
+// longer needed.
 func (s *stream) over(complete bool) {
 	if complete {
 		s.abandon(s.id, errOver)
@@ -364,7 +365,7 @@ func (s *stream) over(complete bool) {
 	s.reset(s.id, http2.ErrCodeCancel, errOver)
 }
 
-// open opens a stream with a request, which ends with ctx.
+// open opens a stream with a request. The stream ends with ctx.
 func (c *connection) open(ctx context.Context, fields []hpack.HeaderField, body []byte) (*stream, error) {
 	var s *stream
 	err := c.write(func() error { // streams must be opened in the order of their IDs
@@ -405,7 +406,7 @@ func (c *connection) writeFields(id uint32, end bool, fields []hpack.HeaderField
 	})
 }
 
-// send sends a part of the body as fast as the peer's windows allow.
+// send sends part of the body as fast as the peer's windows allow.
 func (s *stream) send(body []byte, end bool) error {
 	defer s.wakeWith(s.ctx)()
 	for first := true; first || len(body) > 0; first = false {
@@ -428,7 +429,7 @@ func (s *stream) send(body []byte, end bool) error {
 	return nil
 }
 
-// reserve waits until at least one of the bytes may be sent, and returns how many.
+// reserve waits until at least one of the bytes may be sent, and returns how many may be sent.
 func (s *stream) reserve(bytes int) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

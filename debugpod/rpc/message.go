@@ -5,10 +5,10 @@ import "google.golang.org/protobuf/encoding/protowire"
 // Field is a field of a protobuf message.
 type Field struct {
 	Number protowire.Number
-	// Bytes is the value of a string or message, Value the value of a varint.
+	// Bytes is the value of a string or message. Value is the value of a varint.
 	Bytes []byte
 	Value uint64
-	// Raw is the whole field with its tag.
+	// Raw is the entire field including its tag.
 	Raw []byte
 }
 
@@ -39,12 +39,12 @@ func Fields(message []byte, each func(Field) error) error {
 	return nil
 }
 
-// Text appends a field with a string.
+// Text appends a string field.
 func Text(message []byte, number protowire.Number, text string) []byte {
 	return protowire.AppendString(protowire.AppendTag(message, number, protowire.BytesType), text)
 }
 
-// Message appends a field with a message.
+// Message appends a message field.
 func Message(message []byte, number protowire.Number, value []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(message, number, protowire.BytesType), value)
 }

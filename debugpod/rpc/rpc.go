@@ -1,9 +1,11 @@
-// Package rpc makes and serves gRPC calls over Unix sockets. It knows no services: messages are raw protobuf, which
-// callers pass on unchanged or decode with Fields.
+// Package rpc makes and serves gRPC calls over Unix sockets. It does not define services: messages are raw protobuf,
+// which callers pass on unchanged or decode with Fields.
 //
-// The package is part of the helper, which is streamed to every node in use, and of which the client embeds two builds.
-// So it takes frames and header compression from golang.org/x/net/http2, and handles streams and windows itself: the
-// client and server of net/http would make the helper 1.8 MB larger (6.9 MB on amd64), google.golang.org/grpc more.
+// The package is part of the helper, which is streamed to every node in use. The client embeds two builds of the
+// helper.
+// Therefore, it uses only frames and header compression from golang.org/x/net/http2, and handles streams and windows
+// itself: the client and server in net/http would make the helper 1.8 MB larger (6.9 MB on amd64), and
+// google.golang.org/grpc even more.
 package rpc
 
 import (
@@ -24,20 +26,20 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// MaxMessage is the size limit of a message in bytes, the same as in the kubelet.
+// MaxMessage is the maximum size of a message in bytes, which is the same as in the kubelet.
 const MaxMessage = 16 << 20
 
-// Unimplemented is the gRPC code of a call to an unknown service or method.
+// Unimplemented is the gRPC code for a call to an unknown service or method.
 const Unimplemented = 12
 
-// unknown is the gRPC code of errors without one.
+// unknown is the gRPC code for errors without a code.
 const unknown = 2
 
 const contentType = "application/grpc"
 
 // Error is an error that a server returned for a call.
 type Error struct {
-	Method  string // without its service, such as Version
+	Method  string // without the service, such as Version
 	Code    int    // gRPC code, such as Unimplemented
 	Message string
 }
@@ -57,8 +59,8 @@ type Conn struct {
 	current *connection
 }
 
-// NewConn returns a client. It connects at the first call, and again at the next call after a connection has ended. The
-// path may be longer than the 107 bytes of a socket address, as below /proc/1/root.
+// NewConn returns a client. It connects on the first call, and again on the next call after a connection has ended. The
+// path may be longer than the 107 bytes of a socket address, as is the case below /proc/1/root.
 func NewConn(socketPath string) *Conn { return &Conn{path: socketPath} }
 
 // connect returns a connection that accepts calls.
@@ -103,8 +105,8 @@ func (c *Conn) Close() {
 	}
 }
 
-// Call makes a unary call, such as of /runtime.v1.RuntimeService/Version, and returns the message of the response. The
-// error wraps an *Error if the server returned one, and ErrNoServer if nothing listens on the socket.
+// Call makes a unary call, for example to /runtime.v1.RuntimeService/Version, and returns the message in the response.
+// The error wraps an *Error if the server returned one, and ErrNoServer if nothing listens on the socket.
 func (c *Conn) Call(ctx context.Context, method string, message []byte) ([]byte, error) {
 	name := filepath.Base(method)
 	reply, err := c.call(ctx, method, message)
@@ -132,7 +134,7 @@ func (c *Conn) call(ctx context.Context, method string, message []byte) ([]byte,
 	}
 	select {
 	case <-s.ended:
-	case <-s.ctx.Done(): // a server may also reset a stream after the whole response
+	case <-s.ctx.Done(): // a server may also reset a stream after the complete response
 	}
 	whole := s.isEnded()
 	s.over(whole)
@@ -154,7 +156,7 @@ func requestFields(method string) []hpack.HeaderField {
 	}
 }
 
-// response returns the message of a response whose header and trailer are in one map.
+// response returns the message in a response whose header and trailer are in one map.
 func response(header map[string]string, body []byte) ([]byte, error) {
 	if header[":status"] != "200" || !strings.HasPrefix(header["content-type"], contentType) {
 		return nil, fmt.Errorf("the server on the socket does not use gRPC (HTTP %s)", header[":status"])
@@ -173,13 +175,13 @@ func response(header map[string]string, body []byte) ([]byte, error) {
 	return reply, nil
 }
 
-// The fields of a trailer that hold the status of a call.
+// The fields in a trailer that contain the status of a call.
 const (
 	statusField  = "grpc-status"
 	messageField = "grpc-message"
 )
 
-// asError returns the error that a header or a trailer holds; nil if there is none.
+// asError returns the error in a header or a trailer, or nil if there is none.
 func asError(header map[string]string) error {
 	code := header[statusField]
 	if code == "" || code == "0" {
@@ -196,8 +198,8 @@ func asError(header map[string]string) error {
 	return &Error{Code: number, Message: message}
 }
 
-// prefixLength is the length of the prefix of each message: a flag for compression and the length (see "gRPC over
-// HTTP2" in the documentation of gRPC).
+// prefixLength is the length of the prefix of each message: a compression flag and the length (see "gRPC over HTTP2" in
+// the gRPC documentation).
 const prefixLength = 5
 
 func frame(message []byte) []byte {
@@ -206,7 +208,7 @@ func frame(message []byte) []byte {
 	return append(framed, message...)
 }
 
-var errNotWhole = errors.New("the response is not one whole message")
+var errNotWhole = errors.New("the response is not a single complete message")
 
 // read reads a message. The error is io.EOF if there is none.
 func read(from io.Reader) ([]byte, error) {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Handler answers a call with any number of messages. It returns an *Error to choose the gRPC code. The context ends
+// Handler responds to a call with any number of messages. It returns an *Error to set the gRPC code. The context ends
 // when the client cancels the call or disconnects.
 type Handler func(ctx context.Context, method string, message []byte, send func([]byte) error) error
 
@@ -29,18 +29,18 @@ type Server struct {
 	ends  bool
 }
 
-// Listen listens on a new Unix socket. It is an error if the path exists.
+// Listen listens on a new Unix socket. It returns an error if the path exists.
 func Listen(path string) (net.Listener, error) {
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return nil, err
 	}
-	// A socket that the kubelet has removed, and another process has created again, is not ours to remove.
+	// Do not unlink the socket on close: if the kubelet removed it, another process may have recreated it.
 	listener.SetUnlinkOnClose(false)
 	return listener, nil
 }
 
-// Serve passes all calls that arrive on a socket to a handler, until the server is closed.
+// Serve passes all calls on a socket to a handler until the server is closed.
 func Serve(listener net.Listener, handle Handler) *Server {
 	s := &Server{handle: handle, listener: listener, conns: map[*connection]bool{}}
 	go func() {
@@ -49,7 +49,7 @@ func Serve(listener net.Listener, handle Handler) *Server {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			if err != nil { // such as too many open files
+			if err != nil { // for example, too many open files
 				time.Sleep(100 * time.Millisecond)
 				continue
 			}
@@ -59,7 +59,7 @@ func Serve(listener net.Listener, handle Handler) *Server {
 	return s
 }
 
-// handshakeTimeout limits how long a client may take to send the first line.
+// handshakeTimeout limits the time that a client may take to send the first line.
 const handshakeTimeout = 10 * time.Second
 
 func (s *Server) serve(conn net.Conn) {

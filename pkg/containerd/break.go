@@ -18,9 +18,9 @@ type Request struct {
 	Decoy File
 }
 
-// Broken is a computed fault that is not yet applied.
+// Broken is a computed fault that has not been applied yet.
 type Broken struct {
-	Summary string // the change and its location in one sentence
+	Summary string // one sentence that describes the change and its location
 	Files   []Edited
 	// NodeLoss means that CRI or the daemon will not start with these files. It can be true even if ModeInfo.NodeLoss
 	// is false, because CRI does not load without its default handler.
@@ -34,7 +34,7 @@ type Edited struct {
 	Path   string
 	Before []byte // nil if the file does not exist
 	After  []byte
-	Edits  []patch.Edit // from Before to After
+	Edits  []patch.Edit // edits from Before to After
 }
 
 // Break computes a fault. The error is a *RefusedError if a file must not or cannot be edited. If the handler does not
@@ -45,7 +45,7 @@ func (c *Config) Break(r Request) (*Broken, error) {
 	}
 	if len(c.Files) == 0 {
 		return nil,
-			fmt.Errorf("containerd has no configuration file to break: it runs with its defaults")
+			fmt.Errorf("containerd has no configuration file to break, because it uses its defaults")
 	}
 	for _, f := range c.Files {
 		if isTemplate(f) {
@@ -63,7 +63,7 @@ func (c *Config) Break(r Request) (*Broken, error) {
 	if err := before.loads(c.Release); err != nil {
 		return nil, c.refuse(
 			0,
-			"CRI does not load with the current configuration: "+err.Error(),
+			"the CRI plugin does not load with the current configuration: "+err.Error(),
 			"repair the configuration first",
 		)
 	}
@@ -111,7 +111,7 @@ func (p *plan) noHandler() error {
 	if len(names) == 0 {
 		return fmt.Errorf("runtime handler %q not found: containerd's configuration has no handlers", p.handler)
 	}
-	return fmt.Errorf("containerd's configuration has no runtime handler %q; it has %s", p.handler,
+	return fmt.Errorf("runtime handler %q not found in containerd's configuration; supported values: %s", p.handler,
 		strings.Join(names, ", "))
 }
 
@@ -129,7 +129,7 @@ type plan struct {
 
 	changes map[int][]change // by file index
 	fresh   *fresh
-	imports []any // of the root file, if they change
+	imports []any // imports of the root file, if they change
 	targets []target
 	summary string
 	landed  func(*Merged) error
@@ -144,7 +144,7 @@ type fresh struct {
 // target is a path whose value the fault changes. All other values must stay the same.
 type target struct {
 	path []string
-	want any // in the merged configuration; nil means absent
+	want any // value in the merged configuration; nil means absent
 }
 
 // target adds a target under each plugin ID.
@@ -154,7 +154,7 @@ func (p *plan) target(want any, below ...string) {
 	}
 }
 
-// finish applies the changes and verifies that they produce exactly the fault.
+// finish applies the changes, and verifies that they produce exactly the fault.
 func (p *plan) finish() (*Broken, error) {
 	b := &Broken{Summary: p.summary, landed: p.landed}
 	after := &Config{Release: p.c.Release, Files: slices.Clone(p.c.Files)}
@@ -177,7 +177,7 @@ func (p *plan) finish() (*Broken, error) {
 		if err != nil || !same(without(p.trees[i], p.targets), without(tree, p.targets)) ||
 			i == 0 && p.imports != nil && !same(tree["imports"], p.imports) {
 			return nil, p.c.refuse(i,
-				"this notation cannot be edited safely: other settings would change too", wayByHand)
+				"this notation cannot be edited safely: other settings would also change", wayByHand)
 		}
 	}
 	if p.fresh != nil {
@@ -197,7 +197,7 @@ func (p *plan) finish() (*Broken, error) {
 
 const wayByHand = "edit the file manually, or choose another mode"
 
-// verifyMerged verifies that the daemon's new merged configuration is the old one plus the fault.
+// verifyMerged verifies that the daemon's new merged configuration consists of the old one plus the fault.
 func (p *plan) verifyMerged(after *Config, b *Broken) error {
 	now, err := after.effective()
 	if err != nil {
@@ -205,7 +205,7 @@ func (p *plan) verifyMerged(after *Config, b *Broken) error {
 	}
 	if p.fresh == nil || p.fresh.loadAt < 0 { // a shadowing drop-in has its own check
 		if !same(without(p.before.tree, p.targets), without(now.tree, p.targets)) {
-			return p.c.refuse(0, "some files override parts of others, so other settings would change too", wayByHand)
+			return p.c.refuse(0, "some files override parts of others, so other settings would also change", wayByHand)
 		}
 	}
 	for _, t := range p.targets {
@@ -213,12 +213,12 @@ func (p *plan) verifyMerged(after *Config, b *Broken) error {
 			continue
 		}
 		if got, ok := dig(now.tree, t.path...); ok != (t.want != nil) || !same(got, t.want) {
-			return p.c.refuse(0, fmt.Sprintf("the change of %s would not take effect", dottedKey(t.path)), wayByHand)
+			return p.c.refuse(0, fmt.Sprintf("the change to %s would not take effect", dottedKey(t.path)), wayByHand)
 		}
 	}
 	if err := now.loads(p.c.Release); err != nil {
 		b.NodeLoss = true
-		b.Summary += "; CRI will not load: " + err.Error()
+		b.Summary += "; the CRI plugin will not load: " + err.Error()
 	}
 	return nil
 }

@@ -107,7 +107,7 @@ func TestBreakMeaning(t *testing.T) {
 					case ModeOptionMisplaced:
 						want.BinaryName = ""
 						if m := merged(t, broken(before, b, false)); !hasWarning(
-							m, "ignores BinaryName at the level of the handler nvidia",
+							m, "ignores BinaryName at the level of handler nvidia",
 						) {
 							t.Errorf("nothing says that BinaryName is at the wrong level: %q", m.Warnings)
 						}
@@ -164,7 +164,7 @@ func TestBreakShadowed(t *testing.T) {
 		t.Errorf("CRI does not even load: %v, %v", b, err)
 	}
 	b, err = config(old, only).Break(Request{Mode: ModeMissingHandler, Handler: "nvidia"})
-	if err != nil || !b.NodeLoss || !strings.Contains(b.Summary, "CRI will not load: the default runtime nvidia is not defined") {
+	if err != nil || !b.NodeLoss || !strings.Contains(b.Summary, "the CRI plugin will not load: the default runtime nvidia is not defined") {
 		t.Errorf("without its only and default handler CRI does not load, and that must be said: %+v, %v", b, err)
 	}
 }
@@ -185,7 +185,7 @@ func TestWrongInstance(t *testing.T) {
 		},
 		"there already":  {file: "v2-kubeadm.toml", decoy: grpcNvidia, want: "/grpc"},
 		"not TOML":       {file: "v2-kubeadm.toml", decoy: "= =", err: "invalid TOML"},
-		"template":       {file: "v2-kubeadm.toml", decoy: "{{ x }}", err: "it is a template"},
+		"template":       {file: "v2-kubeadm.toml", decoy: "{{ x }}", err: "the file is a template"},
 		"inline runtime": {file: "v2-kubeadm.toml", decoy: "plugins = {}\n", err: "cannot be added"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -259,7 +259,7 @@ func TestDropinShadow(t *testing.T) {
 			after := broken(before, b, true)
 			m := merged(t, after)
 			if last := after.Files[len(after.Files)-1].Path; last != test.want || !b.NodeLoss || len(m.Handlers) != 1 ||
-				!hasWarning(m, "CRI does not load: the default runtime runc is not defined") {
+				!hasWarning(m, "the CRI plugin does not load: the default runtime runc is not defined") {
 				t.Errorf("the drop-in is %s; merged: %+v", last, m)
 			}
 		})
@@ -279,14 +279,14 @@ func TestBreakRefuses(t *testing.T) {
 	}{
 		"no such handler": {
 			config(recent, grpcRoot), Request{Mode: ModeMissingHandler, Handler: "kata"},
-			`no runtime handler "kata"; it has nvidia, runc`, false,
+			`runtime handler "kata" not found in containerd's configuration; supported values: nvidia, runc`, false,
 		},
 		"no handlers": {
 			config(recent, "version = 3"), Request{Mode: ModeMissingHandler, Handler: "nvidia"}, "has no handlers",
 			false,
 		},
 		"no files": {
-			&Config{Release: recent}, Request{Mode: ModeUnparsable}, "runs with its defaults", false,
+			&Config{Release: recent}, Request{Mode: ModeUnparsable}, "uses its defaults", false,
 		},
 		"no such mode": {
 			config(recent, grpcRoot), Request{Mode: "oops"}, "supported modes: missing-handler, wrong-instance", false,
@@ -299,7 +299,8 @@ func TestBreakRefuses(t *testing.T) {
 			config(recent, grpcRoot), Request{Mode: ModeDropinShadow, Handler: "nvidia"}, "merges drop-ins", true,
 		},
 		"shadow with runc": {
-			config(old, grpcRoot), Request{Mode: ModeDropinShadow, Handler: "runc"}, "has the default handler", true,
+			config(old, grpcRoot), Request{Mode: ModeDropinShadow, Handler: "runc"},
+			"contains the default handler", true,
 		},
 		"not runc: binary": {
 			config(recent, kata), Request{Mode: ModeBinaryMissing, Handler: "kata"}, "does not read runc's options",
@@ -322,10 +323,10 @@ func TestBreakRefuses(t *testing.T) {
 		"default missing already": {
 			config(recent,
 				"version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd]\ndefault_runtime_name='x'"),
-			Request{Mode: ModeUnparsable}, "CRI does not load with the current configuration", true,
+			Request{Mode: ModeUnparsable}, "CRI plugin does not load with the current configuration", true,
 		},
 		"template": {
-			config(recent, "version = {{ .Version }}"), Request{Mode: ModeUnparsable}, "it is a template", true,
+			config(recent, "version = {{ .Version }}"), Request{Mode: ModeUnparsable}, "the file is a template", true,
 		},
 		"generated": {
 			config(recent, "# k0s_managed=true\n"+grpcRoot), Request{Mode: ModeMissingHandler, Handler: "nvidia"},
@@ -333,7 +334,7 @@ func TestBreakRefuses(t *testing.T) {
 		},
 		"comments in imports": {
 			config(old, "imports = [ # none\n]\n"+grpcRoot), Request{Mode: ModeDropinShadow, Handler: "nvidia"},
-			"its imports contain comments", true,
+			"the imports contain comments", true,
 		},
 		"no decoy": {
 			config(recent, grpcRoot), Request{Mode: ModeWrongInstance, Handler: "nvidia"},

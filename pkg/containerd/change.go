@@ -43,8 +43,8 @@ func (d *document) edits(changes []change) []patch.Edit {
 	return edits
 }
 
-// remove returns the changes that remove all definitions of path: tables and lines completely, and members of inline
-// tables with their commas.
+// remove returns the changes that remove all definitions of path: entire tables and lines, and members of inline tables
+// including their commas.
 func (d *document) remove(path []string) []change {
 	var changes []change
 	members := map[*expr][]*expr{}
@@ -65,8 +65,8 @@ func (d *document) remove(path []string) []change {
 	return changes
 }
 
-// removeMembers removes each run of members up to the next remaining member. A run at the end is removed from the end
-// of the previous member.
+// removeMembers removes each run of consecutive members up to the next remaining member. A run at the end is removed
+// starting at the end of the previous member.
 func removeMembers(all, gone []*expr) []change {
 	var changes []change
 	for i := 0; i < len(all); i++ {
@@ -89,7 +89,7 @@ func removeMembers(all, gone []*expr) []change {
 	return changes
 }
 
-// put sets the key at path to value, which is TOML. It replaces an existing value. Otherwise it adds the key to its
+// put sets the key at path to value, which is TOML. It replaces an existing value. Otherwise, it adds the key to its
 // table, or to the nearest defined ancestor of the table with at least depth parts. It returns nil if no such table
 // exists.
 func (d *document) put(path []string, value string, depth int) []change {
@@ -124,7 +124,7 @@ func (d *document) insert(path []string, line string) []change {
 		return nil
 	}
 	for _, e := range found {
-		above := len(e.path) - len(e.keys) // number of parts that come from the enclosing table
+		above := len(e.path) - len(e.keys) // number of parts from the enclosing table
 		if e.header || above >= len(path) {
 			continue
 		}
@@ -183,7 +183,7 @@ func dottedKey(path []string) string {
 	return strings.Join(parts, ".")
 }
 
-// quotedKey returns a key as TOML, without quotes if possible.
+// quotedKey formats a key as TOML, without quotes if possible.
 func quotedKey(key string) string {
 	for _, r := range key {
 		if r != '-' && r != '_' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') {
@@ -196,7 +196,7 @@ func quotedKey(key string) string {
 	return key
 }
 
-// quoted returns text as a TOML string in the same style as the old value.
+// quoted formats text as a TOML string in the same style as the old value.
 func quoted(text, old string) string {
 	plain := !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
 	if strings.HasPrefix(old, "'") && plain && !strings.Contains(text, "'") {

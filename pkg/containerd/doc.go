@@ -1,5 +1,5 @@
-// Package containerd reads containerd's configuration like the daemon does, and computes faults that change as few
-// bytes as possible.
+// Package containerd reads containerd's configuration as the daemon does, and computes faults that change as few bytes
+// as possible.
 //
 // Load reads the files, Config.Merged returns the configuration that the daemon computes from them, and Running returns
 // the daemon's configuration as reported by CRI. Config.Break computes a fault as edits of byte ranges. Before Break

@@ -19,18 +19,18 @@ type span struct{ from, to int }
 
 // expr is a table header, a key with its value, or a member of an inline table.
 type expr struct {
-	path   []string // unquoted, from the top level of the file
-	keys   []span   // the parts of the key as written
-	all    span     // from key to value, or the key of a header
-	table  *expr    // the header of its table; nil at the top level
+	path   []string // unquoted path from the top level of the file
+	keys   []span   // parts of the key as written
+	all    span     // key and value, or the key of a header
+	table  *expr    // header of the enclosing table; nil at the top level
 	header bool
 	value  span
-	inline bool    // the value is an inline table
+	inline bool    // whether the value is an inline table
 	inside []*expr // members of the inline table
-	of     *expr   // the expr whose inline table has this member
+	of     *expr   // expr whose inline table contains this member
 }
 
-// arrayElement is a path element for all elements of an array of tables. No key of a handler has this name.
+// arrayElement is a path element that stands for all elements of an array of tables. No key of a handler has this name.
 const arrayElement = "\x00[]"
 
 // parse returns both the positions of the expressions in a file and its decoded content.
@@ -101,7 +101,7 @@ func (d *document) span(r unstable.Range) span {
 
 func (d *document) text(s span) string { return string(d.data[s.from:s.to]) }
 
-// lines returns the complete lines of e, including the newline. For a header, this is the whole table.
+// lines returns the complete lines of e, including the newline. For a header, these are the lines of the entire table.
 func (d *document) lines(e *expr) span {
 	last := e
 	if e.header {

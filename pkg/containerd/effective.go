@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Plugin tables that contain handlers, by the schema that introduced them. Files can mix them: AKS uses `version = 2`
-// with pluginRuntime.
+// Plugin tables that contain handlers, by the schema that introduced them. Files can mix them; for example, AKS uses
+// `version = 2` with pluginRuntime.
 const (
 	pluginShort   = "cri"                          // version 1
 	pluginGRPC    = "io.containerd.grpc.v1.cri"    // version 2
@@ -27,13 +27,13 @@ func handlerPath(plugin, handler string, below ...string) []string {
 
 // effective is the configuration that the daemon computes from all files.
 type effective struct {
-	tree   map[string]any // merged, without imports
-	plugin string         // the plugin table that CRI reads
+	tree   map[string]any // merged configuration without imports
+	plugin string         // plugin table that CRI reads
 }
 
 // effective merges the files with the rules of the release:
 //
-//   - Before 2.0, a plugin table in a later file replaces the whole table of an earlier file. The last `version`
+//   - Before 2.0, a plugin table in a later file replaces the entire table in an earlier file. The last `version`
 //     determines which plugin ID is read.
 //   - Releases 2.0 to 2.2 merge the tables, and then move settings from the version 2 plugin ID to the version 3 ID,
 //     unless the version 3 ID already has them.
@@ -123,7 +123,7 @@ func (c *Config) acceptable(i int, tree map[string]any) error {
 }
 
 // versioned returns an error if the daemon rejects the plugin names in a tree: since version 2, they must be full
-// names. (See config.go of both release lines.)
+// names. (See config.go in both release lines.)
 func (c *Config) versioned(name string, tree map[string]any) error {
 	version := fileVersion(tree)
 	if version < 2 {
@@ -158,8 +158,8 @@ func (c *Config) versioned(name string, tree map[string]any) error {
 	return nil
 }
 
-// tables returns an error if a value of the CRI plugin that must be a table is not. The plugin or the daemon then does
-// not load.
+// tables returns an error if a value in the CRI plugin's configuration must be a table but is not. The plugin or the
+// daemon then does not load.
 func (c *Config) tables(name string, tree map[string]any, plugin string) error {
 	path := runtimesPath(plugin)
 	for n := 2; n <= len(path); n++ {
@@ -171,7 +171,7 @@ func (c *Config) tables(name string, tree map[string]any, plugin string) error {
 	for handler, v := range digTable(tree, path...) {
 		table, ok := v.(map[string]any)
 		if !ok {
-			return fmt.Errorf("containerd cannot load %s: the runtime %s is not a table", name, handler)
+			return fmt.Errorf("containerd cannot load %s: runtime %s is not a table", name, handler)
 		}
 		if _, isTable := table["options"].(map[string]any); table["options"] != nil && !isTable {
 			return fmt.Errorf("containerd cannot load %s: the options of the runtime %s are not a table", name, handler)
@@ -198,7 +198,7 @@ func lengthenIDs(tree map[string]any) {
 }
 
 // moveRuntimes copies the handlers from the version 2 plugin ID to the version 3 ID. Existing handlers are kept: if
-// both IDs have a runtimes table, only the one of version 3 is used.
+// both IDs have a runtimes table, only the one for version 3 is used.
 func moveRuntimes(tree map[string]any) {
 	all := digTable(tree, "plugins")
 	from, ok := digTable(all, pluginGRPC)["containerd"].(map[string]any)
@@ -225,8 +225,8 @@ func (e *effective) defaultRuntime() string {
 	return digText(e.tree, "plugins", e.plugin, "containerd", "default_runtime_name")
 }
 
-// loads returns an error if CRI would not load because its default handler does not exist. Before 2.0, the built-in
-// runc exists only if no handler is declared.
+// loads returns an error if the CRI plugin would not load because its default handler does not exist. Before 2.0, the
+// built-in runc exists only if no handler is declared.
 func (e *effective) loads(r Release) error {
 	name := e.defaultRuntime()
 	if name == "" {

@@ -38,7 +38,7 @@ func (p *plan) remove() error {
 	return nil
 }
 
-// NewDecoy is the file that wrong-instance creates on a node that has no other containerd.
+// NewDecoy is the file that wrong-instance creates on a node without another containerd.
 const NewDecoy = "/etc/containerd-decoy.toml"
 
 // wrongInstance moves the handler to a file of another instance.
@@ -80,12 +80,12 @@ func (p *plan) wrongInstance(decoy File) error {
 		doc, tree, err := p.c.parse(decoy)
 		if err != nil {
 			return &RefusedError{
-				decoy.Path, "invalid TOML: " + err.Error(), "specify another file, or one that does not exist yet",
+				decoy.Path, "invalid TOML: " + err.Error(), "specify another file, or a file that does not exist yet",
 			}
 		}
 		for _, id := range plugins {
 			if _, ok := dig(tree, handlerPath(id, p.handler)...); ok {
-				return nil // the decoy already has the handler, so only remove it from the correct file
+				return nil // the decoy already contains the handler, so only remove it from the correct file
 			}
 		}
 		added := doc.appended(stanza)
@@ -102,7 +102,7 @@ func (p *plan) wrongInstance(decoy File) error {
 		if err != nil || !same(without(tree, p.targets), without(after, p.targets)) {
 			return &RefusedError{
 				decoy.Path, "the handler cannot be added without changing other settings",
-				"specify another file, or one that does not exist yet",
+				"specify another file, or a file that does not exist yet",
 			}
 		}
 	}
@@ -112,7 +112,7 @@ func (p *plan) wrongInstance(decoy File) error {
 		return &RefusedError{
 			decoy.Path,
 			"the handler cannot be added to this file",
-			"specify another file, or one that does not exist yet",
+			"specify another file, or a file that does not exist yet",
 		}
 	}
 	return nil
@@ -136,9 +136,9 @@ func (p *plan) places() []place {
 	return all
 }
 
-// stanza returns the text of the handler's effective definition: in the last file, under the plugin ID that is read. It
-// encodes the handler again if the definition does not consist of whole tables. It also returns the plugin ID and the
-// version line of the file.
+// stanza returns the text of the handler's effective definition, which is in the last file, under the plugin ID that is
+// read. If the definition does not consist of entire tables, it encodes the handler again. It also returns the plugin
+// ID and the version line of the file.
 func (p *plan) stanza() (text, plugin, version string) {
 	from := p.last()
 	doc := p.docs[from.file]
@@ -168,7 +168,7 @@ func (p *plan) stanza() (text, plugin, version string) {
 }
 
 // last returns the place of the handler's effective definition: in the last file, under the plugin ID that is read if
-// that ID has the handler.
+// that ID contains the handler.
 func (p *plan) last() place {
 	all := p.places()
 	sorting.StableFunc(all, func(a, b place) int {

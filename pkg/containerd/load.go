@@ -20,7 +20,7 @@ type File struct {
 // Config is the configuration of one daemon.
 type Config struct {
 	Release Release
-	// Files are in load order: the root file first. Later files override earlier ones.
+	// Files are in load order, starting with the root file. Later files override earlier ones.
 	Files []File
 }
 
@@ -29,7 +29,7 @@ type Config struct {
 // Imports follow the rules of the daemon: they are read breadth first, each file once. Names without a * must exist,
 // and are relative to the importing file. Before release 2.0, relative names with a * are relative to the daemon's
 // working directory, which is / under systemd. Without a root file, containerd uses its defaults, and there are no
-// files. If Load returns an error, the Config has the files read so far, including the one that cannot be parsed.
+// files. If Load returns an error, the Config contains the files read so far, including the one that cannot be parsed.
 func Load(fsys fs.FS, root string, release Release) (*Config, error) {
 	c := &Config{Release: release}
 	pending, loaded := []string{path.Clean(root)}, map[string]bool{}
@@ -84,7 +84,7 @@ func (c *Config) imports(fsys fs.FS, name string, tree map[string]any) ([]string
 	return all, nil
 }
 
-// patterns returns the imports of the named file as absolute paths.
+// patterns returns the imports in the named file as absolute paths.
 func (c *Config) patterns(name string, tree map[string]any) ([]string, error) {
 	list, ok := tree["imports"].([]any)
 	if _, there := tree["imports"]; there && !ok {
@@ -110,8 +110,8 @@ func (c *Config) patterns(name string, tree map[string]any) ([]string, error) {
 
 func isGlob(pattern string) bool { return strings.Contains(pattern, "*") }
 
-// Globs returns the patterns of the imports as absolute paths for path.Match. The daemon would load a new file that
-// matches a pattern.
+// Globs returns the import patterns as absolute paths for path.Match. The daemon would load a new file that matches a
+// pattern.
 func (c *Config) Globs() []string {
 	var globs []string
 	for _, f := range c.Files {
@@ -150,9 +150,9 @@ func (c *Config) bom(data []byte) int {
 	return 0
 }
 
-// decode decodes a file. The error starts with the position of a syntax error. It accepts TOML 1.1, of which containerd
-// up to 2.3 rejects line breaks and trailing commas in inline tables. A running daemon's files cannot have these, and
-// no edit of this package adds them.
+// decode decodes a file. The error starts with the position of a syntax error. It accepts TOML 1.1, while containerd up
+// to 2.3 rejects line breaks and trailing commas in inline tables. A running daemon's files cannot contain these, and
+// no edit made by this package adds them.
 func (c *Config) decode(data []byte) (map[string]any, error) {
 	tree := map[string]any{}
 	err := toml.Unmarshal(data[c.bom(data):], &tree)

@@ -12,17 +12,17 @@ type Handler struct {
 	Type          string  // runtime_type
 	BinaryName    string  // options.BinaryName
 	SystemdCgroup *bool   // options.SystemdCgroup; nil if not set
-	Places        []Place // where it is defined; empty if the source is CRI
+	Places        []Place // locations of the definitions; empty if the source is CRI
 }
 
 // Place is the location of a handler's definition.
 type Place struct {
 	File   string
 	Line   int    // starts at 1
-	Plugin string // the enclosing plugin table, as written in the file
+	Plugin string // enclosing plugin table, as written in the file
 }
 
-// Merged is the part of a daemon's configuration that concerns handlers.
+// Merged is the part of a daemon's configuration that is about handlers.
 type Merged struct {
 	// Version is the version of the root file, or 1 if it has none. It is 0 if there are no files or the source is CRI.
 	Version int
@@ -32,9 +32,9 @@ type Merged struct {
 	// Handlers are the handlers that the files declare. Since 2.0, and before 2.0 if no handler is declared, containerd
 	// also has a built-in runc.
 	Handlers map[string]Handler
-	// Warnings describe settings that the daemon ignores or cannot start with.
+	// Warnings describe settings that the daemon ignores or with which it cannot start.
 	Warnings []string
-	// Problems has the warnings in machine-readable form.
+	// Problems contains the warnings in machine-readable form.
 	Problems []Problem
 }
 
@@ -45,9 +45,9 @@ type ProblemKind string
 const (
 	// handlers under a plugin ID that this release does not read in this file
 	ProblemUnread     ProblemKind = "unread"
-	ProblemReplaces   ProblemKind = "replaces"    // a file replaces the whole CRI table, as in releases before 2.0
+	ProblemReplaces   ProblemKind = "replaces"    // a file replaces the entire CRI table, as in releases before 2.0
 	ProblemUnknownKey ProblemKind = "unknown-key" // an unknown setting of a handler
-	ProblemNoDefault  ProblemKind = "no-default"  // the default handler does not exist, so CRI does not load
+	ProblemNoDefault  ProblemKind = "no-default"  // the default handler does not exist, so the CRI plugin does not load
 	ProblemDisabled   ProblemKind = "disabled"    // disabled_plugins includes CRI
 )
 
@@ -57,7 +57,8 @@ type Problem struct {
 	Text string // the warning
 	File string // empty if the problem is not in a single file
 	Line int    // starts at 1
-	// Handlers are the affected handlers: not read, replaced by this file's table, or with the unknown key.
+	// Handlers are the affected handlers: those that are not read, are replaced by this file's table, or contain the
+	// unknown key.
 	Handlers []string
 	// Key and Value are the unknown setting.
 	Key, Value string
@@ -107,12 +108,12 @@ func (c *Config) Merged() (*Merged, error) {
 		if name == "" {
 			name = "runc"
 		}
-		m.add(Problem{Kind: ProblemNoDefault, Text: "CRI does not load: " + err.Error(), Default: name})
+		m.add(Problem{Kind: ProblemNoDefault, Text: "the CRI plugin does not load: " + err.Error(), Default: name})
 	}
 	if list, ok := e.tree["disabled_plugins"].([]any); ok {
 		for _, id := range slices.Concat(plugins, []string{"io.containerd.cri.v1.images"}) {
 			if slices.Contains(list, any(id)) {
-				m.add(Problem{Kind: ProblemDisabled, Text: "CRI does not load: disabled_plugins has " + id, Value: id})
+				m.add(Problem{Kind: ProblemDisabled, Text: "the CRI plugin does not load: disabled_plugins contains " + id, Value: id})
 			}
 		}
 	}
@@ -140,7 +141,7 @@ func (c *Config) ignored(
 		for _, earlier := range c.Files[:i] {
 			if before, err := c.decode(earlier.Data); err == nil && digTable(before, "plugins", plugin) != nil {
 				p := found(ProblemReplaces, []string{"plugins", plugin},
-					"this file replaces the whole table of CRI in %s: containerd merges such tables only since 2.0",
+					"this file replaces the entire CRI table in %s: containerd merges such tables only since 2.0",
 					earlier.Path)
 				for _, name := range sortedKeys(digTable(before, runtimesPath(plugin)...)) {
 					if !slices.Contains(handlers, name) {
@@ -155,7 +156,7 @@ func (c *Config) ignored(
 		for _, key := range sortedKeys(table) {
 			if !slices.Contains(handlerKeys, key) {
 				p := found(ProblemUnknownKey, handlerPath(plugin, name, key),
-					"containerd ignores %s at the level of the handler %s: it belongs under options, or is unknown",
+					"containerd ignores %s at the level of handler %s: the setting belongs under options or is unknown",
 					key, name)
 				p.Handlers, p.Key, p.Value = []string{name}, key, fmt.Sprint(table[key])
 			}
@@ -168,15 +169,15 @@ func (c *Config) ignored(
 func (c *Config) unread(e *effective, plugin string, tree map[string]any) string {
 	switch {
 	case !c.Release.AtLeast(2, 0) && plugin != e.plugin:
-		return fmt.Sprintf("with this version it reads %q", e.plugin)
+		return fmt.Sprintf("with this version, it reads %q", e.plugin)
 	case !c.Release.AtLeast(2, 0) || plugin == pluginRuntime:
 		return ""
 	case plugin == pluginShort && fileVersion(tree) > 1:
-		return "this is an ID of version 1"
+		return "this is a version 1 ID"
 	case fileVersion(tree) >= c.Release.schema():
-		return fmt.Sprintf("with version = %d it reads %q", fileVersion(tree), pluginRuntime)
+		return fmt.Sprintf("with version = %d, it reads %q", fileVersion(tree), pluginRuntime)
 	case digTable(tree, runtimesPath(pluginRuntime)...) != nil:
-		return fmt.Sprintf("the file also has handlers under %q", pluginRuntime)
+		return fmt.Sprintf("the file also contains handlers under %q", pluginRuntime)
 	}
 	return ""
 }

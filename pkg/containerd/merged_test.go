@@ -59,11 +59,11 @@ func TestMerged(t *testing.T) {
 		{
 			name: "a drop-in replaces CRI's whole table on 1.7", release: "1.7.28",
 			files: []string{grpcRoot, grpcNvidia},
-			want:  "nvidia=/grpc/- default=", warning: "replaces the whole table of CRI in " + configPath,
+			want:  "nvidia=/grpc/- default=", warning: "replaces the entire CRI table in " + configPath,
 		},
 		{
 			name: "and then CRI does not load", release: "1.7.28", files: []string{grpcRoot, grpcNvidia},
-			want: "nvidia=/grpc/- default=", warning: "CRI does not load: the default runtime runc is not defined",
+			want: "nvidia=/grpc/- default=", warning: "the CRI plugin does not load: the default runtime runc is not defined",
 		},
 		{
 			name: "2.0 merges it", release: "2.0.5", files: []string{grpcRoot, grpcNvidia},
@@ -98,12 +98,12 @@ func TestMerged(t *testing.T) {
 		{
 			name: "the ID of version 2 in a file of version 4", release: "2.3.7",
 			files: []string{strings.Replace(grpcNvidia, "version = 2", "version = 4", 1)}, want: "default=",
-			warning: "with version = 4 it reads",
+			warning: "with version = 4, it reads",
 		},
 		{
 			name: "version 1 on 1.7", release: "1.7.28",
 			files: []string{"[plugins.cri.containerd.runtimes.x]\nruntime_type='y'"}, want: "x=/- default=",
-			warning: "CRI does not load",
+			warning: "CRI plugin does not load",
 		},
 		{
 			name: "version 1 on 2.3", release: "2.3.7",
@@ -118,14 +118,14 @@ func TestMerged(t *testing.T) {
 		},
 		{name: "2.3.7 takes it", release: "2.3.7", files: []string{"version = 2", "version = 3"}, want: "default="},
 		{
-			name: "an option at the level of the handler", release: "2.3.7", files: []string{
+			name: "an option at the level of handler", release: "2.3.7", files: []string{
 				"version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia]\nBinaryName = '/x'\n",
 			},
 			want: "nvidia=/- default=", warning: configPath + ":3: containerd ignores BinaryName",
 		},
 		{
 			name: "disabled", release: "1.7.28", files: []string{`disabled_plugins = ["cri"]`}, want: "default=",
-			warning: "disabled_plugins has cri",
+			warning: "disabled_plugins contains cri",
 		},
 		{
 			name: "a default that does not exist", release: "2.3.7",

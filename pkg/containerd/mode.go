@@ -24,11 +24,11 @@ const (
 // ModeInfo describes a mode.
 type ModeInfo struct {
 	Mode    Mode
-	Summary string // what the mode does
-	Symptom string // what users see: the end of the error message, which is the same in all releases
-	Root    string // the ID of the root cause that a diagnosis should find
-	// NodeLoss means that CRI or the daemon does not restart, and the node is NotReady until it is restored. Individual
-	// faults of other modes can have the same effect; see Broken.
+	Summary string // description of what the mode does
+	Symptom string // end of the error message that users see, which is the same in all releases
+	Root    string // ID of the root cause that a diagnosis should find
+	// NodeLoss means that CRI or the daemon does not restart, and the node is NotReady until the configuration is
+	// restored. Individual faults of other modes can have the same effect; see Broken.
 	NodeLoss bool
 }
 
@@ -65,10 +65,10 @@ func Modes() []ModeInfo {
 		},
 		{
 			ModeDropinShadow,
-			"adds a drop-in with only the handler, which before containerd 2.0 replaces the whole configuration of CRI",
+			"adds a drop-in with only the handler, which before containerd 2.0 replaces the entire CRI configuration",
 			noCRI, "rt.dropin-shadow", true,
 		},
-		{ModeDefaultMissing, "makes a handler that does not exist the default", noCRI, "rt.default-missing", true},
+		{ModeDefaultMissing, "sets the default handler to one that does not exist", noCRI, "rt.default-missing", true},
 		{ModeUnparsable, "adds a line to the root file that is not TOML", "connection refused", "rt.unparsable", true},
 	}
 }

@@ -36,8 +36,8 @@ func (p *plan) defaultMissing() error {
 	return nil
 }
 
-// addDefault adds default_runtime_name if no file has it: to the last file with CRI settings, otherwise at the end of
-// the root file.
+// addDefault adds default_runtime_name if no file contains it: to the last file with CRI settings or, if there is none,
+// at the end of the root file.
 func (p *plan) addDefault(value string) error {
 	for i := len(p.docs) - 1; i >= 0; i-- {
 		for _, plugin := range []string{pluginRuntime, pluginGRPC, pluginShort} {
@@ -95,15 +95,15 @@ func (p *plan) unparsable() (*Broken, error) {
 	}, nil
 }
 
-// dropinShadow adds a drop-in that has only the handler.
+// dropinShadow adds a drop-in that contains only the handler.
 func (p *plan) dropinShadow() error {
 	if p.c.Release.AtLeast(2, 0) {
 		return p.c.refuse(0,
-			fmt.Sprintf("containerd %s merges drop-ins: none hides the settings of other files", p.c.Release),
-			"use missing-handler, or default-missing to stop CRI")
+			fmt.Sprintf("containerd %s merges drop-ins, so a drop-in does not hide the settings of other files", p.c.Release),
+			"use --mode missing-handler, or --mode default-missing to prevent the CRI plugin from loading")
 	}
 	if p.handler == "runc" {
-		return p.c.refuse(0, "a drop-in with only runc has the default handler, so CRI loads", "specify another handler")
+		return p.c.refuse(0, "a drop-in with only runc contains the default handler, so the CRI plugin loads", "specify another handler")
 	}
 	for _, tree := range p.trees[1:] {
 		if list, _ := tree["imports"].([]any); len(list) > 0 {
@@ -133,7 +133,8 @@ func (p *plan) dropinShadow() error {
 	return p.checkShadow(table)
 }
 
-// checkShadow verifies that with the drop-in, the CRI table has only the handler, and all other tables are unchanged.
+// checkShadow verifies that with the drop-in, the CRI table contains only the handler, and all other tables are
+// unchanged.
 func (p *plan) checkShadow(handler any) error {
 	after := &Config{
 		Release: p.c.Release, Files: append(slices.Clone(p.c.Files), File{p.fresh.file.Path, p.fresh.file.After}),
@@ -157,8 +158,8 @@ const dropinName = "zz-gpu-fault.toml"
 // OwnDropin returns the path of the drop-in that a fault creates next to the root file and imports explicitly.
 func OwnDropin(root string) string { return path.Join(path.Dir(root), dropinName) }
 
-// importDropin returns the path of a drop-in that is loaded last. If the last import of the root file is a drop-in
-// directory, the path is in this directory. Otherwise it is next to the root file, with an additional import.
+// importDropin returns the path of a drop-in that is loaded last. If the last import in the root file is a drop-in
+// directory, the path is in this directory. Otherwise, it is next to the root file, with an additional import.
 func (p *plan) importDropin() (string, error) {
 	root := p.c.Files[0].Path
 	list, _ := p.trees[0]["imports"].([]any)
@@ -201,7 +202,7 @@ func (p *plan) importDropin() (string, error) {
 		end := e.value.to - 1 // the closing bracket
 		before := strings.TrimRight(doc.text(span{e.value.from, end}), " \t\r\n")
 		if strings.Contains(doc.text(e.value), "#") {
-			return "", p.c.refuse(0, "its imports contain comments",
+			return "", p.c.refuse(0, "the imports contain comments",
 				"add \""+path.Join(path.Dir(root), "zz-gpu-fault*.toml")+"\" to imports manually")
 		}
 		at := e.value.from + len(before)
@@ -214,7 +215,7 @@ func (p *plan) importDropin() (string, error) {
 	return OwnDropin(root), nil
 }
 
-// written returns a table as TOML under a single header.
+// written formats a table as TOML under a single header.
 func written(path []string, table any, eol string) string {
 	var b strings.Builder
 	encoder := toml.NewEncoder(&b)
@@ -229,14 +230,14 @@ func edit(c change) []patch.Edit {
 	return (&document{data: make([]byte, c.at.from)}).edits([]change{c})
 }
 
-// Landed returns an error unless the running configuration, CRI's info["config"], has the fault. With NodeLoss, CRI
-// does not respond, and a nil criConfig is the expected result.
+// Landed returns an error unless the running configuration, CRI's info["config"], contains the fault. With NodeLoss,
+// CRI does not respond, and a nil criConfig is the expected result.
 func (b *Broken) Landed(criConfig []byte) error {
 	if b.NodeLoss {
 		if len(criConfig) == 0 {
 			return nil
 		}
-		return errors.New("CRI still responds: containerd runs with its configuration in memory, or does not load these files")
+		return errors.New("CRI still responds: containerd is using its configuration in memory, or does not load these files")
 	}
 	if len(criConfig) == 0 {
 		return errors.New("CRI does not respond, so the fault cannot be verified")

@@ -9,7 +9,7 @@ const (
 	missingSuffix   = ".gpu-fault-missing"
 	missingType     = "io.containerd.gpu-fault-nosuch.v2"
 	missingRuntime  = "gpu-fault-missing"
-	plainRunc       = "/usr/bin/runc" // the program of a handler without BinaryName; only its name matters
+	plainRunc       = "/usr/bin/runc" // program of a handler without BinaryName; only its name matters
 	wayOtherMode    = "choose another mode: missing-handler works with any handler"
 	handlerDepth    = 5 // number of parts of plugins.ID.containerd.runtimes.HANDLER
 	containerdDepth = 3 // number of parts of plugins.ID.containerd
@@ -42,7 +42,7 @@ func (p *plan) binaryMissing() error {
 		return path + missingSuffix
 	}
 	if strings.HasSuffix(p.now().BinaryName, missingSuffix) {
-		return p.c.refuse(p.last().file, "its BinaryName is already broken", "restore it first")
+		return p.c.refuse(p.last().file, "its BinaryName is already broken", "restore the BinaryName first")
 	}
 	want := missing(p.now().BinaryName)
 	p.setEach(func(old any, raw string) (string, bool) {
@@ -63,7 +63,7 @@ func (p *plan) wrongRuntimeType() error {
 	for _, key := range []string{"runtime_path", "runtime_engine", "runtime_root"} {
 		if value := digText(table, key); value != "" {
 			return p.c.refuse(p.last().file, fmt.Sprintf(
-				"the handler %s has %s = %q, with which runtime_type has no effect or CRI does not load", p.handler, key,
+				"the handler %s has %s = %q, so runtime_type has no effect or the CRI plugin does not load", p.handler, key,
 				value,
 			), wayOtherMode)
 		}
@@ -129,7 +129,7 @@ func (p *plan) optionMisplaced() error {
 }
 
 // setEach changes the handler's setting wherever it is defined, using renew, which receives the old value and its text.
-// If the setting is not defined, setEach adds it to the effective definition of the handler with the given value.
+// If the setting is not defined, setEach adds it with the given value to the handler's effective definition.
 func (p *plan) setEach(renew func(old any, raw string) (string, bool), value string, setting ...string) {
 	for _, at := range p.places() {
 		path := handlerPath(at.plugin, p.handler, setting...)

@@ -43,7 +43,7 @@ func TestRefuse(t *testing.T) {
 		"GKE":                {path: configPath, data: `bin_dir = "/home/kubernetes/bin"`, way: "node pool"},
 		"Flatcar's own":      {path: "/usr/share/containerd/config.toml", way: "/etc/containerd/config.toml"},
 		"any generator": {
-			path: configPath, data: "#!x\n# Managed by Puppet, do NOT edit\n", way: "what generates it",
+			path: configPath, data: "#!x\n# Managed by Puppet, do NOT edit\n", way: "the generator's input",
 		},
 		"words further down": {path: configPath, data: "version = 2\n# do not edit below\n"},
 	} {

@@ -16,7 +16,7 @@ var releasePattern = regexp.MustCompile(`^v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?
 func ParseRelease(text string) (Release, error) {
 	m := releasePattern.FindStringSubmatch(text)
 	if m == nil {
-		return Release{}, fmt.Errorf("invalid containerd version %q: must be like 2.1.4 or v1.7.28-k3s1", text)
+		return Release{}, fmt.Errorf("invalid containerd version %q: must be a version such as 2.1.4 or v1.7.28-k3s1", text)
 	}
 	var r Release
 	for i, n := range []*int{&r.Major, &r.Minor, &r.Patch} {

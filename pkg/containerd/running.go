@@ -29,7 +29,7 @@ func Running(criConfig []byte) (*Merged, error) {
 		return nil, fmt.Errorf("invalid CRI info[\"config\"]: %w", err)
 	}
 	if config.Containerd == nil {
-		return nil, errors.New("CRI's info[\"config\"] has no containerd: is the runtime containerd?")
+		return nil, errors.New("CRI's info[\"config\"] contains no containerd configuration: is the runtime containerd?")
 	}
 	m := &Merged{DefaultRuntime: config.Containerd.DefaultRuntimeName, Handlers: map[string]Handler{}}
 	for name, r := range config.Containerd.Runtimes {

@@ -80,7 +80,7 @@ func cloneTable(tree map[string]any) map[string]any {
 	return all
 }
 
-// overlay merges from into to like containerd 2 does: it merges tables key by key and replaces other values.
+// overlay merges from into to in the same way as containerd 2: it merges tables key by key and replaces other values.
 func overlay(to, from map[string]any) {
 	for k, v := range from {
 		if below, ok := v.(map[string]any); ok {

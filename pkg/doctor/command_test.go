@@ -124,7 +124,7 @@ func checkLine(line string) error {
 	case strings.ContainsAny(bare, "$`\\!~") || strings.Contains(line, "%!"):
 		return errors.New("a shell would replace something in it")
 	case len(words) == 0:
-		return errors.New("it is empty")
+		return errors.New("the configuration space is empty")
 	case slices.Contains(words, ">") || slices.Contains(words, "<"):
 		return errors.New("it reads or writes a file of the user's own machine")
 	case strings.HasPrefix(words[0], "#"):

@@ -318,7 +318,7 @@ func TestDriverUnread(t *testing.T) {
 	t.Parallel()
 	host := hwNoDriver()
 	host.Probe.PCI, host.Probe.Modules, host.Probe.SMIError = nil, nil,
-		"nvidia-smi was not found in its usual directories"
+		"nvidia-smi was not found in the usual directories"
 	host.Probe.Unread = map[string]string{
 		"pci": "permission denied", "modules": "permission denied", "devices": "permission denied",
 	}

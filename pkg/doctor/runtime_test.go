@@ -110,7 +110,7 @@ func instanceOf(disk *containerd.Config, info *cri.Info) *api.Instance {
 	}
 	if info == nil {
 		i.CRIError =
-			"it has no CRI: the plugin is disabled, or did not load (unknown service runtime.v1.RuntimeService)"
+			"the CRI plugin is disabled or was not loaded (unknown service runtime.v1.RuntimeService)"
 	}
 	var all []containerd.Handler
 	if merged != nil {
@@ -536,7 +536,7 @@ func TestRuntimeIsHealthy(t *testing.T) {
 			return s
 		},
 		"CRI-O with its hook": func(t *testing.T) *snapshot.Snapshot {
-			s := gpuCluster(api.Runtime{Problem: "the kubelet of this node uses CRI-O " +
+			s := gpuCluster(api.Runtime{Problem: "the kubelet on this node uses CRI-O " +
 				"1.33.0", Instance: &api.Instance{
 				PID: 9, Unit: "crio.service", CRI: &cri.Info{Name: "cri-o", Version: "1.33.0", Ready: true},
 			}})

@@ -1,5 +1,5 @@
-// Package dra reads the devices of dynamic resource allocation (DRA): what ResourceSlices publish for a node, and which
-// pods hold it.
+// Package dra reads the devices of dynamic resource allocation (DRA): those that ResourceSlices publish for a node, and
+// the pods that hold them.
 package dra
 
 import (
@@ -19,13 +19,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// Device is a device that a DRA driver publishes.
+// Device is a device published by a DRA driver.
 type Device struct {
 	Driver string // gpu.nvidia.com
 	Pool   string // usually the name of the node
-	Name   string // unique in the pool: gpu-0
-	UUID   string // from the attribute of this name; empty if the driver publishes none
-	// Taints are those of the ResourceSlice. Taints of DeviceTaintRules are not among them.
+	Name   string // unique in the pool, such as gpu-0
+	UUID   string // from the attribute uuid; empty if the driver does not publish it
+	// Taints are those in the ResourceSlice. They do not include taints from DeviceTaintRules.
 	Taints []resourcev1.DeviceTaint
 	// Pods are the pods for which a ResourceClaim reserves the device.
 	Pods []Pod
@@ -38,15 +38,15 @@ type Pod struct {
 	// Extended reports whether the pod requests the device as an extended resource, such as nvidia.com/gpu. Kubernetes
 	// does not evict such a pod because of a taint (kubernetes/kubernetes#141290).
 	Extended bool
-	// Tolerations are those of the request for the device.
+	// Tolerations are those in the request for the device.
 	Tolerations []resourcev1.DeviceToleration
 }
 
 // String returns NAMESPACE/NAME.
 func (p Pod) String() string { return p.Namespace + "/" + p.Name }
 
-// String returns DRIVER/POOL/DEVICE, and the UUID if it is known: a driver may number devices by their minor numbers,
-// which are not the indexes in nvidia-smi.
+// String returns DRIVER/POOL/DEVICE, and the UUID if it is known, because a driver may number devices by their minor
+// numbers, which differ from the indexes in nvidia-smi.
 func (d Device) String() string {
 	text := d.Driver + "/" + d.Pool + "/" + d.Name
 	if d.UUID != "" {
@@ -61,7 +61,7 @@ func DevicesOn(ctx context.Context, client kubernetes.Interface, node string) ([
 	if err != nil {
 		return nil, err
 	}
-	return all, holders(ctx, client, all)
+	return all, setHolders(ctx, client, all)
 }
 
 // PublishedOn returns the devices that are published for a node, without the pods that hold them, sorted by driver,
@@ -74,7 +74,7 @@ func PublishedOn(ctx context.Context, client kubernetes.Interface, node string) 
 	case apierrors.IsNotFound(err):
 		return nil, fmt.Errorf("the cluster does not serve ResourceSlices of resource.k8s.io/v1: %w", err)
 	case err != nil:
-		return nil, fmt.Errorf("list the ResourceSlices of node %q: %w", node, err)
+		return nil, fmt.Errorf("list the ResourceSlices for node %q: %w", node, err)
 	}
 	type pool struct{ driver, name string }
 	newest := map[pool]int64{}
@@ -102,8 +102,8 @@ func PublishedOn(ctx context.Context, client kubernetes.Interface, node string) 
 	return all, nil
 }
 
-// holders sets the pods that hold the devices.
-func holders(ctx context.Context, client kubernetes.Interface, devices []Device) error {
+// setHolders sets, for each device, the pods that hold it.
+func setHolders(ctx context.Context, client kubernetes.Interface, devices []Device) error {
 	if len(devices) == 0 {
 		return nil
 	}

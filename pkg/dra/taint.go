@@ -29,7 +29,7 @@ const (
 	RuleResource = "devicetaintrules"
 )
 
-// verifyTimeout limits how long Kubernetes may take to apply a taint; usually it takes less than a second.
+// verifyTimeout limits the time that Kubernetes may take to apply a taint. It usually takes less than a second.
 const verifyTimeout = time.Minute
 
 // Rules are DeviceTaintRules, one for each device.
@@ -37,15 +37,15 @@ type Rules struct {
 	Client  dynamic.Interface
 	Devices []Device
 	Taint   resourcev1.DeviceTaint
-	Version string // of the API in the cluster: v1
+	Version string // API version in the cluster, such as v1
 }
 
-// Manifests returns the rules. Each selects exactly one device: an empty selector would select all devices of the
+// Manifests returns the rules. Each selects exactly one device: an empty selector would select all devices in the
 // cluster.
 func (r Rules) Manifests(node string) []*unstructured.Unstructured {
 	var all []*unstructured.Unstructured
 	for _, d := range r.Devices {
-		taint, _ := runtime.DefaultUnstructuredConverter.ToUnstructured(&r.Taint) // a struct of strings
+		taint, _ := runtime.DefaultUnstructuredConverter.ToUnstructured(&r.Taint) // cannot fail for a struct of strings
 		delete(taint, "timeAdded")
 		all = append(all, &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": resourcev1.GroupName + "/" + r.Version, "kind": RuleKind,
@@ -59,7 +59,7 @@ func (r Rules) Manifests(node string) []*unstructured.Unstructured {
 	return all
 }
 
-// ruleName returns a name that is unique for a device: pools may have the same devices.
+// ruleName returns a unique name for a device, because pools may contain devices with the same names.
 func ruleName(node string, d Device) string {
 	sum := sha256.Sum256([]byte(d.Driver + " " + d.Pool + " " + d.Name))
 	return fmt.Sprintf("%.100s-%s-%s", node, d.Name, hex.EncodeToString(sum[:4]))
@@ -132,7 +132,7 @@ func (r Rules) evicted(ctx context.Context, p Pod) (ledger.Evidence, error) {
 		})
 	if err != nil {
 		return ledger.Evidence{}, fmt.Errorf(
-			"pod %s is not evicted after %s: %w",
+			"pod %s has not been evicted after %s: %w",
 			p,
 			verifyTimeout,
 			errors.Join(last, err),
@@ -172,7 +172,7 @@ func (r Rules) applied(ctx context.Context, name string) (ledger.Evidence, error
 	return ledger.Evidence{}, err
 }
 
-// report returns what the controller reports about the current generation of a rule; empty if nothing.
+// report returns the controller's report about the current generation of a rule, or "" if there is none.
 func report(rule *unstructured.Unstructured) string {
 	conditions, _, _ := unstructured.NestedSlice(rule.Object, "status", "conditions")
 	for _, each := range conditions {

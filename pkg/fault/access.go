@@ -25,15 +25,15 @@ type PermissionError struct {
 
 func (e *PermissionError) Error() string {
 	if len(e.Missing) == 1 {
-		return fmt.Sprintf("you are not allowed to %s; an administrator of the cluster can allow it: %s | kubectl apply -f -",
+		return fmt.Sprintf("you are not allowed to %s; a cluster administrator can grant access: %s | kubectl apply -f -",
 			e.Missing[0], e.Command)
 	}
 	var text strings.Builder
-	text.WriteString("you lack rights:")
+	text.WriteString("you lack these permissions:")
 	for _, line := range grouped(e.Missing) {
 		text.WriteString("\n  " + line)
 	}
-	fmt.Fprintf(&text, "\nwhoever administers the cluster can allow them: %s | kubectl apply -f -", e.Command)
+	fmt.Fprintf(&text, "\na cluster administrator can grant them: %s | kubectl apply -f -", e.Command)
 	return text.String()
 }
 
@@ -57,7 +57,7 @@ func grouped(missing []Permission) []string {
 	return lines
 }
 
-// String returns the permission in words, such as "create pods/exec in namespace gpu-fault".
+// String describes the permission, such as "create pods/exec in namespace gpu-fault".
 func (p Permission) String() string {
 	text := p.Verb + " " + p.Resource
 	if p.Group != "" {
@@ -84,7 +84,7 @@ func (s *Session) checkAccess(ctx context.Context, plan Plan) error {
 		return nil
 	}
 	namespace := ""
-	for _, change := range plan.Changes { // all changes are in one namespace: a run has one workload
+	for _, change := range plan.Changes { // all changes are in one namespace, because a run has only one workload
 		if namespace = change.Target.Namespace; namespace != "" {
 			break
 		}
@@ -96,11 +96,11 @@ func (s *Session) checkAccess(ctx context.Context, plan Plan) error {
 	return s.refusal(ctx, missing, features, namespace)
 }
 
-// Needer is an Undoer that needs more permissions than those of RevertPermissions.
+// Needer is an Undoer that needs permissions in addition to RevertPermissions.
 type Needer interface {
 	// Needs returns the permissions that Undo needs for the step in the given ledger namespace.
 	Needs(step ledger.Step, ledgerNamespace string) []Permission
-	// Feature is the argument of `rbac print --for` that grants them; empty for the fault of the run.
+	// Feature is the value of `rbac print --for` that grants these permissions. Empty means the fault of the run.
 	Feature() string
 }
 
@@ -138,7 +138,7 @@ func (s *Session) refusal(ctx context.Context, missing []Permission, features []
 }
 
 // RolesFor returns the arguments of the command that prints the roles for features, for a user and for the workloads in
-// a namespace. Both user and namespace may be empty.
+// a namespace. user and namespace may be empty.
 func RolesFor(features []string, user, namespace string) []string {
 	words := []string{"rbac", "print", "--for", strings.Join(features, ",")}
 	account, isAccount := strings.CutPrefix(user, "system:serviceaccount:")
@@ -159,7 +159,7 @@ func RolesFor(features []string, user, namespace string) []string {
 	return words
 }
 
-// inWords are the characters that need no quoting in a shell.
+// inWords are the characters that do not require quoting in a shell.
 const inWords = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/@+"
 
 // withoutNamespaceCreation drops the permissions that are needed only to create the ledger namespace, unless the
@@ -224,7 +224,7 @@ func mayI(ctx context.Context, client kubernetes.Interface, p Permission) (bool,
 	}}
 	answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 	if err != nil {
-		return false, fmt.Errorf("ask whether you may %s: %w", p, err)
+		return false, fmt.Errorf("check whether you may %s: %w", p, err)
 	}
 	return answer.Status.Allowed, nil
 }

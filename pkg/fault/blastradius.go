@@ -11,8 +11,8 @@ import (
 
 // checkBlastRadius checks that the plan leaves enough GPU nodes usable.
 //
-// A GPU node is usable if it is Ready and not cordoned. A usable node is hit if the plan targets it or another run
-// holds its lock. Hitting all usable nodes (hit = usable) requires --allow-last-gpu-node. Hitting more than half of
+// A GPU node is usable if it is Ready and not cordoned. A usable node is hit if the plan targets it or if another
+// run holds its lock. Hitting all usable nodes (hit = usable) requires --allow-last-gpu-node. Hitting more than half of
 // them (2*hit > usable) requires --allow-majority, unless there is only one. For example, a plan may hit one of two
 // nodes, but not two of three. A plan that hits no usable GPU node always passes.
 func checkBlastRadius(plan Plan, nodes []corev1.Node, held []*ledger.LockedError) []error {
@@ -49,13 +49,13 @@ func checkBlastRadius(plan Plan, nodes []corev1.Node, held []*ledger.LockedError
 	var problems []error
 	if hit == usable && !plan.Allow.LastGPUNode {
 		problems = append(problems,
-			fmt.Errorf("no usable GPU node would be left: the plan hits %d of %d that are Ready and not cordoned%s; "+
-				"to go on anyway: --allow-last-gpu-node", hit, usable, others))
+			fmt.Errorf("no usable GPU node would be left: the plan affects %d of %d that are Ready and not cordoned%s; "+
+				"to allow this, pass --allow-last-gpu-node", hit, usable, others))
 	}
 	if 2*hit > usable && usable > 1 && !plan.Allow.Majority {
 		problems = append(problems,
-			fmt.Errorf("over half of the GPU nodes would be hit: %d of %d that are Ready and not cordoned%s; "+
-				"to go on anyway: --allow-majority", hit, usable, others))
+			fmt.Errorf("more than half of the GPU nodes would be affected: %d of %d that are Ready and not cordoned%s; "+
+				"to allow this, pass --allow-majority", hit, usable, others))
 	}
 	return problems
 }

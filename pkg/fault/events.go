@@ -18,7 +18,7 @@ import (
 const (
 	ReasonInjected = "GPUFaultInjected"
 	ReasonReverted = "GPUFaultReverted"
-	// A persistent fault can be armed and disarmed several times during its run.
+	// A persistent fault can be armed and disarmed several times during a run.
 	ReasonArmed    = "GPUFaultArmed"
 	ReasonDisarmed = "GPUFaultDisarmed"
 )
@@ -39,7 +39,7 @@ func (s *Session) injected(ctx context.Context, run ledger.Run, id string, failu
 	step := *run.Step(id)
 	message := fmt.Sprintf("%s: %s, by kubectl gpu-fault run %s%s", run.Summary, step.Action, run.ID, of(run.By))
 	if failure != nil {
-		message += "; it is not proven that it landed: " + failure.Error()
+		message += "; the fault could not be verified: " + failure.Error()
 	}
 	s.event(ctx, run, step, ReasonInjected, corev1.EventTypeWarning, message)
 }
@@ -50,7 +50,7 @@ func (s *Session) reverted(ctx context.Context, run ledger.Run, step ledger.Step
 	if by != "" && by != run.By {
 		message += ", reverted by " + by
 	}
-	// The other lines may quote files, and many users can read Events.
+	// The other lines may contain parts of files, and many users can read Events.
 	if first, _, _ := strings.Cut(step.Message, "\n"); first != "" {
 		message += ": " + first
 	}
@@ -72,7 +72,7 @@ func (s *Session) Announce(ctx context.Context, run ledger.Run, id, reason strin
 }
 
 // event writes an Event unless the run is quiet. `kubectl describe` selects Events by the kind, name, namespace, and
-// UID of the object. For nodes it searches both by UID, which controllers set, and by name, which the kubelet sets as
+// UID of the object. For nodes, it searches both by UID, which controllers set, and by name, which the kubelet sets as
 // the UID. The UID works with all versions and excludes the Events of an earlier node with the same name.
 func (s *Session) event(ctx context.Context, run ledger.Run, step ledger.Step, reason, kind, message string) {
 	if run.Quiet {

@@ -112,7 +112,7 @@ func TestARecordAloneLocksNothing(t *testing.T) {
 	}
 	later := w.client(ledgertest.Hooks{}).later(time.Hour)
 	wantText(t, later.Preflight(t.Context(), later.plan("gpu-1")), "node/gpu-1 is locked by run "+run.ID,
-		"it expired at 2026-05-04T12:01:00Z", "kubectl gpu-fault revert "+run.ID)
+		"the run expired at 2026-05-04T12:01:00Z", "kubectl gpu-fault revert "+run.ID)
 	leases := c.Client.CoordinationV1().Leases(ledger.DefaultNamespace)
 	list, _ := leases.List(t.Context(), metav1.ListOptions{})
 	for _, lease := range list.Items { // the garbage collector's work

@@ -1,5 +1,5 @@
 // Package fault makes all changes to the cluster. Every fault is a Plan, which a Session preflights, records, applies,
-// verifies, and undoes. The ledger has the undo of a change before the change is made.
+// verifies, and undoes. The undo of a change is in the ledger before the change is made.
 //
 // If a client dies, Revert can undo the recorded changes from any machine. While a run is in progress, its client owns
 // the run. A forced revert takes over the run, and the client's next Save fails.
@@ -14,10 +14,10 @@ import (
 
 // Plan describes a run.
 type Plan struct {
-	// ID is the ID of the run; empty for a new one. Fleet is the fleet that the run is a part of, or empty.
+	// ID is the ID of the run. It is empty for a new run. Fleet is the fleet that the run is part of, or empty.
 	ID, Fleet string
 
-	Fault   string // the kind of fault, such as xid
+	Fault   string // kind of fault, such as xid
 	Summary string // such as "XID 79 on GPU 0"
 	Command []string
 	// Changes are applied in order on each target, and in parallel on different targets.
@@ -31,16 +31,16 @@ type Plan struct {
 	// Quiet disables Events on the targets for both the run and its revert, so that observers of the targets do not
 	// learn the cause.
 	Quiet bool
-	// Needs are the permissions that the run requires. Preflight checks each of them with the API server.
+	// Needs are the permissions that the run requires. Preflight checks each permission with the API server.
 	Needs []Permission
-	// TTL is how long the fault stays in place before the cluster removes the run's resources. If zero, the fault stays
-	// until it is reverted, and Reason is the user's reason for that.
+	// TTL is the time after which the cluster removes the run's resources and the fault ends. If it is zero, the fault
+	// stays until it is reverted, and Reason is the user's reason for that.
 	TTL    time.Duration
 	Reason string
 	// NoPods means that the fault starts no debug pods. The run then needs no Job to terminate them and no permission
 	// to create a Job, which is equivalent to root on the nodes. The run's locks remain until it is reverted.
 	NoPods bool
-	// Allow lifts individual limits of the blast radius.
+	// Allow lifts individual limits on the blast radius.
 	Allow Allowances
 	// Checks are preflight checks specific to the fault. They make no changes and may run in parallel.
 	Checks []func(context.Context) error
@@ -51,16 +51,16 @@ type Change struct {
 	Target ledger.Target
 	// Action describes the change, such as "write 1 record to the kernel log".
 	Action string
-	// Harmless means that the change takes no capacity from its node. Such a change is allowed on control-plane nodes
-	// and does not count toward the blast radius.
+	// Harmless means that the change does not reduce the capacity of its node. Such a change is allowed on control
+	// plane nodes and does not count toward the blast radius.
 	Harmless bool
 	// Undo is the part of the undo that is known before the change. Its Kind is a key of Session.Undoers, or
 	// ledger.UndoNone.
 	Undo ledger.Undo
-	// Apply makes the change and returns evidence of it. A change without evidence counts as failed. Apply must save
-	// the data that the undo needs with the Recorder before it changes anything, and must change nothing if Save fails.
-	// If Apply fails, it may still return evidence of what it changed. It must clean up its own processes and pods,
-	// even if ctx is canceled.
+	// Apply makes the change and returns evidence of it. A change without evidence counts as failed. Before Apply
+	// changes anything, it must save the data that the undo needs through the Recorder, and it must change nothing if
+	// Save fails. If Apply fails, it may still return evidence of what it changed. It must clean up its own processes
+	// and pods, even if ctx is canceled.
 	Apply func(ctx context.Context, r Recorder) ([]ledger.Evidence, error)
 }
 
@@ -77,7 +77,7 @@ type Recorder interface {
 
 // Undoer undoes the steps with one kind of Undo. It changes only objects that still have the state that the run set.
 type Undoer interface {
-	// Describe returns what Undo would do. It is shown by `list -o wide` and in confirmation prompts.
+	// Describe describes what Undo would do. The description is shown by `list -o wide` and in confirmation prompts.
 	Describe(step ledger.Step) string
 	// Undo undoes the step and returns its final state (reverted, superseded, or permanent) and a message for the user.
 	// It must be idempotent, because an interrupted revert is repeated, and must accept a step that started but changed
@@ -95,9 +95,9 @@ type Permission struct {
 	Optional bool
 }
 
-// Allowances lift individual limits of the blast radius.
+// Allowances lift individual limits on the blast radius.
 type Allowances struct {
 	ControlPlane bool // --allow-control-plane
 	LastGPUNode  bool // --allow-last-gpu-node
-	Majority     bool // --allow-majority: over half of the GPU nodes
+	Majority     bool // --allow-majority: more than half of the GPU nodes
 }

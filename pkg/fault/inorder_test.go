@@ -167,7 +167,7 @@ func TestAFailureInOrderUndoesAllThatWasDoneBefore(t *testing.T) {
 			run, err := c.Run(t.Context(), plan)
 			wantText(t, err, "node/gpu-3: ")
 			if run.Phase != ledger.Failed || !run.IsClosed() || states(run) != "reverted reverted failed skipped" ||
-				!strings.Contains(run.Message, "all was undone") {
+				!strings.Contains(run.Message, "all changes were undone") {
 				t.Errorf("%s %q: %s", run.Phase, run.Message, states(run))
 			}
 			if diff := cmp.Diff(

@@ -17,9 +17,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// A user who can create pods in the ledger namespace, or exec into them, is root on the nodes while a debug pod runs.
-// Cluster-wide permissions are reserved for administrators, and the roles from `rbac print` are intended. Any other
-// such permission comes from a RoleBinding in the namespace.
+// A user who can create pods in the ledger namespace, or exec into pods there, is root on the nodes while a debug pod
+// is running. Cluster-wide permissions are reserved for administrators, and the roles from `rbac print` are intended.
+// Any other such permission comes from a RoleBinding in the namespace.
 
 // write lists the verbs that can change what an object runs.
 var write = []string{"create", "update", "patch"}
@@ -39,11 +39,11 @@ var rootEquivalents = map[string]map[string][]string{
 	},
 	"apps":  {"deployments": write, "daemonsets": write, "statefulsets": write, "replicasets": write},
 	"batch": {"jobs": {"create"}, "cronjobs": write}, // the containers of a Job's template cannot be updated
-	// Without these verbs, users can grant only permissions that they have themselves.
+	// Without these verbs, users can grant only permissions that they have.
 	rbacv1.GroupName: {"roles": {"bind", "escalate"}, "clusterroles": {"bind"}},
 }
 
-// CheckNamespaceAccess returns an error if a RoleBinding lets other subjects get into a privileged pod in the
+// CheckNamespaceAccess returns an error if a RoleBinding allows other subjects to enter a privileged pod in the
 // namespace. It returns nil if the user is not allowed to read the RoleBindings.
 func CheckNamespaceAccess(ctx context.Context, client kubernetes.Interface, namespace string) error {
 	bindings, err := client.RbacV1().RoleBindings(namespace).List(ctx, metav1.ListOptions{})
@@ -66,7 +66,7 @@ func CheckNamespaceAccess(ctx context.Context, client kubernetes.Interface, name
 				binding.RoleRef.Name, binding.Name, namespace, err)
 		}
 		if right := firstRootEquivalent(rules); right != "" {
-			return fmt.Errorf("RoleBinding %q in namespace %s lets %s %s, and whoever may do that there is root on the nodes while a debug pod runs: "+
+			return fmt.Errorf("RoleBinding %q in namespace %s allows %s to %s, which makes them root on the nodes while a debug pod is running: "+
 				"delete the binding, or use another ledger namespace", binding.Name, namespace,
 				subjects(binding.Subjects), right)
 		}

@@ -77,7 +77,7 @@ func TestCheckNamespaceAccess(t *testing.T) {
 			switch {
 			case test.want == "" && err != nil:
 				t.Error(err)
-			case test.want != "" && (err == nil || !strings.Contains(err.Error(), "user mallory "+test.want)):
+			case test.want != "" && (err == nil || !strings.Contains(err.Error(), "user mallory to "+test.want)):
 				t.Errorf("%v, wanted %q", err, test.want)
 			}
 		})

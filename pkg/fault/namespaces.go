@@ -7,8 +7,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// checkNamespaces rejects targets in protected namespaces, whose workloads the cluster, the GPUs, or this tool depend
-// on. No flag overrides this check.
+// checkNamespaces rejects targets in protected namespaces, on whose workloads the cluster, the GPUs, or this tool
+// depend. No flag overrides this check.
 func checkNamespaces(plan Plan, ledgerNamespace string) []error {
 	var seen []string
 	var problems []error
@@ -42,17 +42,17 @@ func protectedBecause(namespace, ledgerNamespace string) (why string, protected 
 	case "":
 		return "", false
 	case ledgerNamespace, ledger.DefaultNamespace:
-		return "it holds the records that undo faults", true
+		return "it contains the records for undoing faults", true
 	case "kube-system":
 		return "the cluster's DNS, network and control plane run there", true
 	case "kube-public":
-		return "clients find the cluster by it", true
+		return "clients use it to find the cluster", true
 	case "kube-node-lease":
-		return "nodes report there that they are alive", true
+		return "it contains the heartbeats of the nodes", true
 	case "gpu-operator", "nvidia-gpu-operator":
-		return "GPU drivers and device plugins of all nodes run there", true
+		return "the GPU drivers and device plugins for all nodes run there", true
 	case "nvsentinel":
-		return "its reaction to faults is what is to be seen", true
+		return "its reaction to faults is to be observed", true
 	}
 	return "", false
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// nodes returns all nodes of the cluster, without what is large and not needed. Checking the blast radius requires more
-// than the target nodes.
+// nodes returns all nodes of the cluster, without large fields that are not needed. Checking the blast radius requires
+// more than the target nodes.
 func (s *Session) nodes(ctx context.Context) ([]corev1.Node, error) {
 	var nodes []corev1.Node
 	err := EachNode(ctx, s.Client, "", func(node *corev1.Node) {
@@ -31,8 +31,8 @@ func (s *Session) nodes(ctx context.Context) ([]corev1.Node, error) {
 	return nodes, nil
 }
 
-// EachNode visits the nodes with a label selector, page by page: a node in use has 20 KB, mostly the names of its
-// images. visit must not keep the pointer.
+// EachNode visits the nodes with a label selector, page by page, because a typical node object is 20 KB, mostly image
+// names. visit must not keep the pointer.
 func EachNode(ctx context.Context, client kubernetes.Interface, selector string, visit func(*corev1.Node)) error {
 	pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return client.CoreV1().Nodes().List(ctx, options)
@@ -47,7 +47,7 @@ func EachNode(ctx context.Context, client kubernetes.Interface, selector string,
 	})
 }
 
-// Allocatable returns the allocatable resources in the status of a node: milli-units are rounded up.
+// Allocatable returns the allocatable resources in the status of a node. Fractions are rounded up.
 func Allocatable(
 	ctx context.Context, client kubernetes.Interface, name string,
 ) (map[corev1.ResourceName]int64, error) {
@@ -72,13 +72,13 @@ func nodeTargets(plan Plan) []ledger.Target {
 	return targets
 }
 
-// harmed reports whether any change in the plan takes capacity from the target.
+// harmed reports whether any change in the plan reduces the capacity of the target.
 func harmed(plan Plan, target ledger.Target) bool {
 	return slices.ContainsFunc(plan.Changes,
 		func(change Change) bool { return change.Target.Same(target) && !change.Harmless })
 }
 
-// checkNodes checks that each target node exists, can run a debug pod, and is not a control-plane node that the plan
+// checkNodes checks that each target node exists, can run a debug pod, and is not a control plane node that the plan
 // would harm.
 func checkNodes(plan Plan, nodes []corev1.Node) []error {
 	var problems []error
@@ -95,16 +95,16 @@ func checkNodes(plan Plan, nodes []corev1.Node) []error {
 					node.Name))
 		}
 		if os := operatingSystem(node); os != "linux" {
-			problems = append(problems, fmt.Errorf("node %s runs %s: faults work on linux nodes only", node.Name, os))
+			problems = append(problems, fmt.Errorf("node %s runs %s: faults are supported only on Linux nodes", node.Name, os))
 		}
 		if ready, why := isReady(node); !ready {
 			problems = append(problems,
-				fmt.Errorf("node %s is not Ready (%s), so that nothing could be proven or undone there", node.Name,
+				fmt.Errorf("node %s is not Ready (%s), so faults on it could not be verified or undone", node.Name,
 					why))
 		}
 		if role, ok := ControlPlaneRole(node); ok && !plan.Allow.ControlPlane && harmed(plan, target) {
 			problems = append(problems,
-				fmt.Errorf("node %s belongs to the control plane (label %s); to break it anyway: --allow-control-plane",
+				fmt.Errorf("node %s belongs to the control plane (label %s); to allow this, pass --allow-control-plane",
 					node.Name, role))
 		}
 	}
@@ -117,7 +117,7 @@ func isReady(node corev1.Node) (bool, string) {
 			return condition.Status == corev1.ConditionTrue, condition.Reason
 		}
 	}
-	return false, "it has not reported yet"
+	return false, "it has not reported its status yet"
 }
 
 func operatingSystem(node corev1.Node) string {
@@ -126,7 +126,7 @@ func operatingSystem(node corev1.Node) string {
 			return os
 		}
 	}
-	return "linux" // nodes without a kubelet, such as those of kwok and tests, report no OS
+	return "linux" // nodes without a kubelet, such as those in kwok and tests, report no OS
 }
 
 // ControlPlaneRole returns the label that marks a node as part of the control plane. kubeadm uses control-plane and,

@@ -7,8 +7,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// chains returns the indices of the steps that must run one after the other: one chain per target, or a single chain if
-// they are in order regardless of target.
+// chains returns the indices of the steps that must run one after another: one chain per target, or a single chain if
+// the steps are in order regardless of target.
 func chains(inOrder bool, steps []ledger.Step) [][]int {
 	targets := (ledger.Run{Steps: steps}).Targets()
 	if inOrder {
@@ -34,7 +34,7 @@ func (s *Session) undoInterrupted(ctx context.Context, w *ledger.Writer, results
 // taken over the run.
 func (s *Session) undoFailed(ctx context.Context, w *ledger.Writer, results *results) {
 	if inItsWay(w.Run()) {
-		s.undoPending(ctx, w, results, ledger.Failed, "a step failed, and what was done before it is undone")
+		s.undoPending(ctx, w, results, ledger.Failed, "a step failed, and the previous steps are undone")
 	}
 }
 
@@ -54,7 +54,7 @@ func (s *Session) undoPending(ctx context.Context, w *ledger.Writer, results *re
 		return
 	}
 	if err != nil {
-		s.warn("the record of run %s does not say: %s: %v", w.Run().ID, why, err)
+		s.warn("could not record in run %s: %s: %v", w.Run().ID, why, err)
 	} else {
 		s.runChanged(w.Run())
 	}

@@ -54,7 +54,7 @@ const groupLeases = "coordination.k8s.io"
 
 // DebugPodPermissions returns the permissions that a fault needs to work on nodes through debug pods. Exec over
 // WebSockets is a GET request. A user with these permissions is root on the nodes, either through a pod or through the
-// Job that owns it.
+// Job that owns the pod.
 func DebugPodPermissions(namespace string) []Permission {
 	// Events show why a pod does not start.
 	all := []Permission{{Verb: "list", Resource: "events", Namespace: namespace, Optional: true}}

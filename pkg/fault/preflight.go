@@ -40,7 +40,8 @@ type clearance struct {
 	uids map[string]string // node UIDs by node name
 }
 
-// clearanceLife is how long Run trusts a preflight. If the user takes longer to confirm, Run repeats the preflight.
+// clearanceLife is the time for which Run trusts a preflight. If the user takes longer to confirm, Run repeats the
+// preflight.
 const clearanceLife = 30 * time.Second
 
 // Preflight runs all checks that are possible before a change, and changes nothing. The error is a *PreflightError with
@@ -149,9 +150,9 @@ func (s *Session) validate(plan Plan) error {
 		_, known := s.Undoers[change.Undo.Kind]
 		switch {
 		case change.Apply == nil || change.Target.Kind == "" || change.Target.Name == "":
-			return fmt.Errorf("the plan for %s is not complete", change.Target)
+			return fmt.Errorf("the plan for %s is incomplete", change.Target)
 		case !known && change.Undo.Kind != ledger.UndoNone:
-			return fmt.Errorf("the plan for %s has the unknown undo %q", change.Target,
+			return fmt.Errorf("the plan for %s has an unknown kind of undo %q", change.Target,
 				change.Undo.Kind)
 		}
 	}

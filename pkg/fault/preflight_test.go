@@ -34,7 +34,7 @@ func TestPreflightOfNodes(t *testing.T) {
 	)
 	for node, want := range map[string]string{
 		"gpu-1": "", "worker-1.example.com": "",
-		"control":     "node control belongs to the control plane (label node-role.kubernetes.io/control-plane); to break it anyway: --allow-control-plane",
+		"control":     "node control belongs to the control plane (label node-role.kubernetes.io/control-plane); to allow this, pass --allow-control-plane",
 		"old-control": "(label node-role.kubernetes.io/master)",
 		"windows":     "node windows runs windows",
 		"lost":        "node lost is not Ready (NodeStatusUnknown)",
@@ -190,7 +190,7 @@ func TestPreflightOfPermissions(t *testing.T) {
 	}
 	err := c.Preflight(t.Context(), plan)
 	wantText(t, err,
-		"you lack rights:\n  create pods/exec in namespace gpu-fault\n  update leases.coordination.k8s.io in namespace gpu-fault\n")
+		"you lack these permissions:\n  create pods/exec in namespace gpu-fault\n  update leases.coordination.k8s.io in namespace gpu-fault\n")
 	if !strings.HasSuffix(err.Error(), "kubectl gpu-fault rbac print --for runtime --user alice | kubectl apply -f -") {
 		t.Errorf("no next step: %v", err)
 	}

@@ -26,7 +26,7 @@ func (e *RunningError) Error() string {
 		who += " on host " + e.Run.From
 	}
 	until := e.Run.Deadline.Add(ledger.ClockSkew)
-	return fmt.Sprintf("run %s is still being made by %s, until %s (in %s) at the latest: stop it there, wait, or revert with --force",
+	return fmt.Sprintf("run %s is still in progress on %s, until %s (in %s) at the latest: stop it there, wait, or revert with --force",
 		e.Run.ID, who, until.Format(time.RFC3339), until.Sub(e.Now).Round(time.Second))
 }
 
@@ -44,8 +44,8 @@ func (s *Session) Revert(ctx context.Context, id string, force bool) (*ledger.Ru
 	return s.revert(ctx, id, nil, force)
 }
 
-// RevertShown reverts a run after the user has seen its steps and confirmed. If the record now has different steps,
-// another client has written them, and RevertShown changes nothing.
+// RevertShown reverts a run after the user has seen its steps and confirmed. If the record now contains different
+// steps, another client has written them, and RevertShown changes nothing.
 func (s *Session) RevertShown(ctx context.Context, shown ledger.Run, force bool) (*ledger.Run, error) {
 	return s.revert(ctx, shown.ID, &shown, force)
 }
@@ -61,7 +61,7 @@ func (s *Session) revert(ctx context.Context, id string, shown *ledger.Run, forc
 	run := w.Run()
 	if shown != nil && !hasSteps(*shown, run) {
 		return nil, fmt.Errorf("revert: the steps of run %s changed after they were shown: nothing was reverted; "+
-			"repeat the command to see the new ones", id)
+			"repeat the command to see the new steps", id)
 	}
 	if err := s.checkRepetition(run); err != nil {
 		return nil, fmt.Errorf("revert: %w", err)
@@ -74,7 +74,7 @@ func (s *Session) revert(ctx context.Context, id string, shown *ledger.Run, forc
 	}
 	if now := s.Ledger.Now(); run.InItsWay(now) && !force {
 		for _, step := range run.Pending() {
-			s.progress(step, "waiting for a sign of life of the run's client")
+			s.progress(step, "waiting for a sign of life from the run's client")
 		}
 		lives, err := s.Ledger.Lives(ctx, id, s.heartbeat())
 		if err != nil {
@@ -83,7 +83,7 @@ func (s *Session) revert(ctx context.Context, id string, shown *ledger.Run, forc
 		if lives {
 			return nil, &RunningError{run, now}
 		}
-		s.warn("the client of run %s gives no sign of life: its run is taken over", id)
+		s.warn("the client of run %s shows no sign of life: taking over the run", id)
 	}
 	by := s.Whoami(ctx)
 	if err := s.takeOver(ctx, w, by); err != nil {
@@ -91,7 +91,7 @@ func (s *Session) revert(ctx context.Context, id string, shown *ledger.Run, forc
 	}
 	for _, step := range w.Run().Pending() {
 		if step.Target.Kind == kindNode {
-			s.progress(step, "deleting its debug pod")
+			s.progress(step, "deleting the debug pod")
 		}
 	}
 	// Delete the debug pods first, so that they cannot change what is being undone.
@@ -133,7 +133,7 @@ func hasSteps(shown, now ledger.Run) bool {
 // takeOver takes over the run from its client, which may still be running. After that, the client cannot record any
 // change, and therefore cannot make one.
 func (s *Session) takeOver(ctx context.Context, w *ledger.Writer, by string) error {
-	if !inItsWay(w.Run()) { // a run that is not in progress never is again
+	if !inItsWay(w.Run()) { // a run that is not in progress never becomes so again
 		return nil
 	}
 	return w.Save(ctx, func(run *ledger.Run) error {
@@ -169,11 +169,11 @@ func (s *Session) close(ctx context.Context, w *ledger.Writer, by string, outcom
 		run.Phase, run.Message, run.Closed = ledger.Reverted, reverted(by), s.Ledger.Now()
 		return nil
 	})
-	if errors.Is(saved, ledger.ErrClosed) { // another revert closed it, or this one did and the response was lost
+	if errors.Is(saved, ledger.ErrClosed) { // another revert closed the run, or this one did and the response was lost
 		saved = nil
 	}
 	if saved != nil {
-		saved = fmt.Errorf("the ledger does not say how the revert ended; repeat it: %w", saved)
+		saved = fmt.Errorf("the result of the revert could not be recorded; repeat it: %w", saved)
 	}
 	return errors.Join(saved, unlocked)
 }

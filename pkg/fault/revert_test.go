@@ -42,14 +42,14 @@ func TestRevertStaysOpenUntilAllIsUndone(t *testing.T) {
 	}
 	undo := c.Undoers["file"]
 	for name, bad := range map[string]map[string]fault.Undoer{
-		`node/gpu-2: undo node/gpu-2: its kind "file" is unknown: it was made by a newer kubectl gpu-fault`: {},
+		`node/gpu-2: undo node/gpu-2: unknown kind of undo "file"; the change was made by a newer version of kubectl gpu-fault`: {},
 		"node/gpu-2: undo node/gpu-2: the node is lost": {
 			"file": undoing(func() (ledger.State, error) { return "", errors.New("the node is lost") }),
 		},
 		"node/gpu-2: undo node/gpu-2: panic: a bug": {
 			"file": undoing(func() (ledger.State, error) { panic("a bug") }),
 		},
-		`node/gpu-2: undo node/gpu-2: it ended in state`: {
+		`node/gpu-2: undo node/gpu-2: unexpected final state`: {
 			"file": undoing(func() (ledger.State, error) { return ledger.StateProven, nil }),
 		},
 	} {
@@ -88,7 +88,7 @@ func TestARecordThatCannotBeWrittenLocksNothing(t *testing.T) {
 		return nil
 	}})
 	_, err = c.Revert(t.Context(), run.ID, false)
-	wantText(t, err, "node/gpu-1 was undone (reverted), but the ledger does not say so")
+	wantText(t, err, "node/gpu-1 was undone (reverted), but this could not be recorded")
 	if !slices.Contains(c.seen, "gpu-1: undone, but not recorded") {
 		t.Errorf("said %q", c.seen)
 	}
@@ -162,7 +162,7 @@ func TestARunThatIsBeingMadeIsRevertedOnlyByForce(t *testing.T) {
 		if !errors.As(err, &running) {
 			t.Errorf("without force: %v", err)
 		}
-		wantText(t, err, "is still being made by alice on host laptop, until 2026-05-04T12:11:00Z (in 11m0s)",
+		wantText(t, err, "is still in progress on alice on host laptop, until 2026-05-04T12:11:00Z (in 11m0s)",
 			"--force")
 		if after, err := other.Revert(ctx, r.Run().ID, true); err != nil || after.Phase != ledger.Reverted {
 			t.Errorf("by force: %v", err)

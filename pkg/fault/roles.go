@@ -11,8 +11,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// Least drops permissions that another one covers: a permission for all namespaces covers the same permission for one,
-// and is required if that one is.
+// Least drops permissions that are covered by another one: a permission for all namespaces covers the same permission
+// for one namespace, and becomes required if the covered permission is.
 func Least(permissions []Permission) []Permission {
 	all := Permissions(permissions)
 	return slices.DeleteFunc(all, func(p Permission) bool {

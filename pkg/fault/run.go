@@ -61,7 +61,7 @@ func (s *Session) Run(ctx context.Context, plan Plan) (*ledger.Run, error) {
 	stop := s.beat(ctx, locks)
 	defer stop()
 	limited, cancel := context.WithTimeoutCause(ctx, run.Deadline.Sub(s.Ledger.Now()),
-		fmt.Errorf("not done within %s", s.timeout()))
+		fmt.Errorf("timed out after %s", s.timeout()))
 	defer cancel()
 	results := s.applyAll(limited, w, plan, run.Owner)
 	return s.finish(ctx, w, locks, results, nil)
@@ -164,7 +164,7 @@ type results struct {
 	begun  map[string]bool
 	failed map[string]error
 	events sync.WaitGroup
-	// allow has the allowances of the plan, which also apply when its steps are undone.
+	// allow contains the allowances of the plan, which also apply when its steps are undone.
 	allow Allowances
 }
 
@@ -244,7 +244,8 @@ func (s *Session) finish(
 			run.Phase, run.Message = ledger.Failed,
 				fmt.Sprintf("%d of %s failed", len(results.failed), count.Of(len(run.Steps), "step"))
 			if run.InOrder && !slices.ContainsFunc(run.Steps, ledger.Step.InPlace) {
-				run.Message = fmt.Sprintf("a step of %d failed, and all was undone", len(run.Steps))
+				run.Message = fmt.Sprintf("one of %s failed, and all changes were undone",
+					count.Of(len(run.Steps), "step"))
 			}
 		default:
 			run.Phase, run.Message = ledger.Proven, ""
@@ -272,7 +273,7 @@ func (s *Session) finish(
 	if !ahead.IsClosed() {
 		s.tidy(cleanup, run, locks)
 	}
-	if run.Fleet == "" { // the client of a fleet does it once
+	if run.Fleet == "" { // for a fleet, its client prunes once
 		if _, err := s.Ledger.Prune(cleanup, ledger.HistoryLimit); err != nil {
 			s.warn("old records are kept: %v", err)
 		}
@@ -293,7 +294,7 @@ func (s *Session) finish(
 	case run.Phase == ledger.Reverted || run.Phase == ledger.Interrupted && !stopped:
 		errs = append(errs, fmt.Errorf("run %s was reverted by another client in the meantime: %s", run.ID, run.Message))
 	case saveErr != nil && !errors.Is(saveErr, ledger.ErrClosed): // ErrClosed: a response was lost
-		errs = append(errs, fmt.Errorf("the ledger does not say how the run ended: %w", saveErr))
+		errs = append(errs, fmt.Errorf("the result of the run could not be recorded: %w", saveErr))
 	}
 	if len(pending) > 0 && errors.Join(errs...) != nil {
 		errs = append(errs, fmt.Errorf("changes of run %s may be in place; undo them with: %s", run.ID,

@@ -121,7 +121,7 @@ func TestOneFailureDoesNotStopTheOthers(t *testing.T) {
 		"a panic": {
 			func(*client, fault.Recorder) ([]ledger.Evidence, error) { panic("a bug") }, "node/gpu-2: panic: a bug",
 		},
-		"no evidence": {func(*client, fault.Recorder) ([]ledger.Evidence, error) { return nil, nil }, "nothing proves"},
+		"no evidence": {func(*client, fault.Recorder) ([]ledger.Evidence, error) { return nil, nil }, "is no evidence"},
 		"an error after the change": {func(c *client, r fault.Recorder) ([]ledger.Evidence, error) {
 			c.world.set("gpu-2", r.Run().ID)
 			return []ledger.Evidence{{Text: "half of it"}}, errors.New("half of it")
@@ -255,7 +255,7 @@ func TestAChangeThatTheLedgerMissesIsUndoneLoudly(t *testing.T) {
 		return apply(ctx, r)
 	}
 	run, err := c.Run(t.Context(), plan)
-	wantText(t, err, "the change was made and proven, but the ledger does not have it", "etcd is down",
+	wantText(t, err, "the change was made and verified, but could not be recorded", "etcd is down",
 		"kubectl gpu-fault revert "+run.ID)
 	if len(w.broken()) > 0 {
 		t.Error("it was not undone")

@@ -16,11 +16,12 @@ import (
 
 // Defaults for the fields of a Session.
 const (
-	// DefaultParallel is high enough to overlap the startup of debug pods, and low enough not to overload a registry.
+	// DefaultParallel is high enough for the startup of debug pods to overlap, and low enough not to overload a
+	// registry.
 	DefaultParallel = 10
 	// DefaultTimeout allows for pulling an image over a slow link.
 	DefaultTimeout = 10 * time.Minute
-	// DefaultCleanupTimeout is the longest time that Run continues after Ctrl-C.
+	// DefaultCleanupTimeout is the maximum time that Run continues after Ctrl-C.
 	DefaultCleanupTimeout = time.Minute
 )
 
@@ -32,7 +33,7 @@ type Session struct {
 	Undoers map[string]Undoer // by ledger.Undo.Kind
 
 	Observer Observer
-	// Parallel is the maximum number of targets to work on in parallel; 0 means InParallel of their number.
+	// Parallel is the maximum number of targets to work on in parallel. 0 means InParallel of the number of targets.
 	Parallel int
 	// Timeout limits Run, excluding its cleanup; 0 means DefaultTimeout.
 	Timeout time.Duration
@@ -45,10 +46,10 @@ type Session struct {
 	// Heartbeat is the interval at which a run's client renews a lock; 0 means ledger.HeartbeatEvery.
 	Heartbeat time.Duration
 
-	// Allow lifts limits of the blast radius for Revert, as Plan.Allow does for Run.
+	// Allow lifts limits on the blast radius for Revert, as Plan.Allow does for Run.
 	Allow Allowances
 
-	// Features are the arguments of `rbac print --for` for a plan; if there are none, that of its fault.
+	// Features are the values of `rbac print --for` for a plan. If there are none, the plan's fault is used.
 	Features []string
 
 	From    string // the client's host name, for the record
@@ -60,14 +61,14 @@ type Session struct {
 	access    namespaceAccess
 }
 
-// Observer receives progress of a run. Its functions may be nil, are called one at a time, and must not call the
+// Observer receives the progress of a run. Its functions may be nil, are called one at a time, and must not call the
 // Session.
 type Observer struct {
-	// RunChanged is called after the record is created and after each stored change of its phase.
+	// RunChanged is called after the record has been created and after each stored change of its phase.
 	RunChanged func(run ledger.Run)
-	// StepChanged is called after a new state of a step is stored.
+	// StepChanged is called after a new state of a step has been stored.
 	StepChanged func(run ledger.Run, step ledger.Step)
-	// Progress is called with progress messages of a fault, such as "debug pod running".
+	// Progress is called with progress messages from a fault, such as "debug pod running".
 	Progress func(step ledger.Step, text string)
 	// Warning is called for errors that do not stop the run, such as a forbidden Event.
 	Warning func(text string)
@@ -106,7 +107,7 @@ func (s *Session) warn(format string, args ...any) {
 	}
 }
 
-// parallel returns how many of n targets to work on in parallel.
+// parallel returns the number of targets, out of n, to work on in parallel.
 func (s *Session) parallel(n int) int {
 	if s.Parallel > 0 {
 		return s.Parallel
@@ -114,12 +115,12 @@ func (s *Session) parallel(n int) int {
 	return InParallel(n)
 }
 
-// InParallel returns how many of n targets to work on in parallel by default: DefaultParallel, or a twentieth of a
-// large fleet, up to 50, because the image is on its nodes or in its registry's cache.
+// InParallel returns the default number of targets, out of n, to work on in parallel: DefaultParallel, or for a large
+// fleet 5% of the targets up to 50, because the image is then already on the nodes or in the registry's cache.
 func InParallel(n int) int { return max(DefaultParallel, min(n/20, 50)) }
 
-// Rounds returns how many rounds n targets take if parallel of them are worked on at the same time; 0 means InParallel
-// of their number.
+// Rounds returns the number of rounds that n targets take if parallel targets are worked on at the same time. 0 means
+// InParallel(n).
 func Rounds(n, parallel int) int {
 	parallel = cmp.Or(parallel, InParallel(n))
 	return (n + parallel - 1) / parallel
@@ -155,8 +156,8 @@ func (s *Session) retry() wait.Backoff {
 	return wait.Backoff{Steps: 6, Duration: 250 * time.Millisecond, Factor: 2, Jitter: 0.1}
 }
 
-// guard converts a panic in a fault's code to an error, so that a bug in one fault does not prevent others from being
-// undone.
+// guard converts a panic in a fault's code to an error, so that a bug in one fault does not prevent other faults from
+// being undone.
 func guard(do func() error) (err error) {
 	defer func() {
 		if reason := recover(); reason != nil {

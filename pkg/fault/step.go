@@ -14,8 +14,8 @@ import (
 
 // errTakenOver and errTooLate stop a client from making changes when another client may already be undoing its run.
 var (
-	errTakenOver = errors.New("another client is reverting this run, so nothing more is changed")
-	errTooLate   = errors.New("the run's deadline has passed, so nothing more is changed (was the computer asleep?)")
+	errTakenOver = errors.New("another client is reverting this run, so no further changes are made")
+	errTooLate   = errors.New("the run's deadline has passed, so no further changes are made (was the computer asleep?)")
 )
 
 // applyStep applies, verifies, and records one change. If any of these fails, it undoes the change and returns the
@@ -41,7 +41,7 @@ func (s *Session) applyStep(
 		return err
 	})
 	if err == nil && len(evidence) == 0 {
-		err = errors.New("nothing proves that the change landed")
+		err = errors.New("there is no evidence that the change took effect")
 	}
 	cleanup, cancel := s.cleanup(ctx)
 	defer cancel()
@@ -61,7 +61,7 @@ func (s *Session) applyStep(
 			results.events.Go(func() { s.injected(ctx, run, id, nil) })
 			return nil
 		}
-		err = fmt.Errorf("the change was made and proven, but the ledger does not have it: %w", saved)
+		err = fmt.Errorf("the change was made and verified, but could not be recorded: %w", saved)
 	}
 	return s.giveUp(cleanup, w, id, evidence, err, errors.Is(ctx.Err(), context.Canceled), results)
 }
@@ -98,7 +98,7 @@ func (s *Session) giveUp(
 	} else if errors.Is(saved, ledger.ErrClosed) {
 		reason = errors.Join(reason, errors.New("another client has closed the run, so its record does not show this"))
 	} else if !errors.Is(reason, saved) {
-		reason = errors.Join(reason, fmt.Errorf("the ledger does not say so: %w", saved))
+		reason = errors.Join(reason, fmt.Errorf("the failure could not be recorded: %w", saved))
 	}
 	return errors.Join(reason, undoErr)
 }
@@ -111,7 +111,7 @@ func (s *Session) saveStep(
 		if !inItsWay(*run) {
 			return errTakenOver
 		}
-		// Use the wall clock: the timer of ctx pauses while the computer sleeps.
+		// Use the wall clock, because the timer of ctx pauses while the computer sleeps.
 		if !s.Ledger.Now().Before(run.Deadline) {
 			return errTooLate
 		}
@@ -131,7 +131,7 @@ func inItsWay(run ledger.Run) bool {
 
 // saveSurely records what has been done, and retries if the API server fails.
 func (s *Session) saveSurely(ctx context.Context, w *ledger.Writer, change func(*ledger.Run) error) error {
-	err := fmt.Errorf("write the record of run %s: there was no time left", w.Run().ID)
+	err := fmt.Errorf("write the record of run %s: no time left", w.Run().ID)
 	_ = wait.ExponentialBackoffWithContext(ctx, s.retry(), func(ctx context.Context) (bool, error) {
 		err = w.Save(ctx, change)
 		return err == nil || isFinal(err), nil
@@ -150,7 +150,7 @@ func isFinal(err error) bool {
 type recorder struct {
 	session *Session
 	writer  *ledger.Writer
-	step    ledger.Step // as it was when it started
+	step    ledger.Step // state when the step started
 }
 
 func (r *recorder) Run() ledger.Run { return r.writer.Run() }
@@ -158,15 +158,15 @@ func (r *recorder) Run() ledger.Run { return r.writer.Run() }
 func (r *recorder) Save(ctx context.Context, change func(*ledger.Step)) error {
 	return r.session.saveStep(ctx, r.writer, r.step.ID, func(_ *ledger.Run, step *ledger.Step) error {
 		change(step)
-		step.ID, step.Target = r.step.ID, r.step.Target // the lock is on this target
+		step.ID, step.Target = r.step.ID, r.step.Target // the lock is for this target
 		return nil
 	})
 }
 
 func (r *recorder) Progress(text string) { r.session.progress(r.step, text) }
 
-// maxMessage is the maximum length of a message in the ledger, in bytes, so that a record can hold the messages of many
-// failed steps.
+// maxMessage is the maximum length of a message in the ledger in bytes, so that a record has room for the messages of
+// many failed steps.
 const maxMessage = 1000
 
 func text(err error) string {

@@ -32,7 +32,7 @@ func (s *Session) undo(
 		return ledger.StatePermanent, "this cannot be undone", nil
 	case !ok:
 		return "", "", fmt.Errorf(
-			"undo %s: its kind %q is unknown: it was made by a newer kubectl gpu-fault; upgrade this one", step.Target,
+			"undo %s: unknown kind of undo %q; the change was made by a newer version of kubectl gpu-fault: upgrade this version", step.Target,
 			step.Undo.Kind,
 		)
 	}
@@ -52,12 +52,12 @@ func (s *Session) undo(
 	case ledger.StateReverted, ledger.StateSuperseded, ledger.StatePermanent:
 		return state, said, nil
 	}
-	return "", "", fmt.Errorf("undo %s: it ended in state %q", step.Target, state)
+	return "", "", fmt.Errorf("undo %s: unexpected final state %q", step.Target, state)
 }
 
-// undoAll undoes steps and records each result. The steps of each target are undone in reverse order; if the run is in
-// order, all steps are; if it has UndoTogether, all are undone in parallel. A step that cannot be undone does not
-// prevent others from being undone.
+// undoAll undoes steps and records each result. The steps of each target are undone in reverse order. If the run is in
+// order, all steps are undone in reverse order. If it has UndoTogether, all steps are undone in parallel. A step that
+// cannot be undone does not prevent others from being undone.
 func (s *Session) undoAll(
 	ctx context.Context, w *ledger.Writer, steps []ledger.Step, by string, allow Allowances,
 ) []outcome {
@@ -116,14 +116,14 @@ func (s *Session) undoStep(
 		err = nil
 	}
 	if undoErr == nil && err != nil {
-		undoErr = fmt.Errorf("%s was undone (%s), but the ledger does not say so: %w", step.Target, state, err)
+		undoErr = fmt.Errorf("%s was undone (%s), but this could not be recorded: %w", step.Target, state, err)
 	}
 	now := w.Run()
 	switch {
 	case undone && undoErr != nil:
 		s.progress(step, "undone, but not recorded")
 	case undoErr != nil:
-		s.progress(step, "not undone") // its previous state would read like a success
+		s.progress(step, "not undone") // showing the previous state would look like a success
 	default:
 		s.stepChanged(now, step.ID)
 	}

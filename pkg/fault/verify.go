@@ -35,19 +35,19 @@ type Verifier interface {
 func (s *Session) CheckUndo(ctx context.Context, run ledger.Run, step ledger.Step) error {
 	gone, err := s.verify(ctx, run, step, s.Allow)
 	if err == nil && gone != "" {
-		return fmt.Errorf("nothing is undone: %s", gone)
+		return fmt.Errorf("not undone: %s", gone)
 	}
 	return err
 }
 
-// verify returns a non-empty gone if there is nothing left to undo, with the reason.
+// verify checks a step before it is undone. If there is nothing left to undo, gone is the reason.
 func (s *Session) verify(
 	ctx context.Context, run ledger.Run, step ledger.Step, allow Allowances,
 ) (gone string, err error) {
 	undoer := s.Undoers[step.Undo.Kind]
 	if entering, ok := undoer.(NodeUndoer); ok && entering.EntersNode(step) {
 		if step.Target.Kind != kindNode {
-			return "", fmt.Errorf("the record's undo is rejected: it changes a node, and its target is %s", step.Target)
+			return "", fmt.Errorf("the record's undo is rejected: it changes a node, but its target is %s", step.Target)
 		}
 		if gone, err := s.mayEnter(ctx, run, step.Target, allow); err != nil || gone != "" {
 			return gone, err
@@ -65,7 +65,8 @@ func (s *Session) verify(
 }
 
 // checkRepetition rejects a record that makes the same change to a node more than once. A run never does so, because a
-// node keeps one record of each change. A forged record with thousands of such steps would start one pod after another.
+// node keeps one record for each change. A forged record with thousands of such steps would start one pod after
+// another.
 func (s *Session) checkRepetition(run ledger.Run) error {
 	type change struct{ kind, node string }
 	seen := map[change]int{}
@@ -102,7 +103,7 @@ func (s *Session) mayEnter(
 			command = []string{"scenario", "end", run.ID}
 		}
 		return "",
-			fmt.Errorf("node %q belongs to the control plane (label %s), and the undo starts a privileged pod there: if the run is genuine: %s",
+			fmt.Errorf("node %q belongs to the control plane (label %s), and the undo starts a privileged pod on it: if the run is genuine, use: %s",
 				target.Name, role, s.Ledger.Command(append(command, "--allow-control-plane")...))
 	}
 	return "", nil
@@ -114,20 +115,20 @@ func (s *Session) sameNode(ctx context.Context, target ledger.Target) (node *cor
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, fmt.Sprintf(
-			"node %q is not in the cluster; if its machine still runs, its dead man's switch or its next boot restores it",
+			"node %q is not in the cluster; if the machine is still running, its dead man's switch or its next boot restores it",
 			target.Name,
 		), nil
 	case err != nil:
 		return nil, "", fmt.Errorf("check whether node %q is the one that was changed: %w", target.Name, err)
 	case target.UID != "" && string(node.UID) != target.UID:
 		return nil,
-			fmt.Sprintf("node %q is another one than was changed (UID %s, not %s); if it is the same machine, its dead man's switch or its next "+
+			fmt.Sprintf("node %q is not the node that was changed (UID %s, not %s); if it is the same machine, its dead man's switch or its next "+
 				"boot restores it", target.Name, node.UID, target.UID), nil
 	}
 	return node, "", nil
 }
 
-// replaced returns a message if the node is not the one that was changed and must therefore not be touched. It returns
+// replaced returns a message if the node is not the one that was changed and must therefore not be modified. It returns
 // "" if the node is the same.
 func (s *Session) replaced(ctx context.Context, step ledger.Step) (string, error) {
 	if step.Target.Kind != kindNode || step.Target.UID == "" || step.Undo.IsPermanent() {

@@ -12,7 +12,7 @@ func (s *Session) Whoami(ctx context.Context) string {
 	review, err := s.Client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{},
 		metav1.CreateOptions{})
 	if err != nil {
-		s.warn("the record will not say who you are: %v", err)
+		s.warn("your user name will not be recorded: %v", err)
 		return ""
 	}
 	return review.Status.UserInfo.Username

@@ -18,14 +18,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// Client starts, follows and stops fleets. All its requests are the same for any number of nodes, except for reading
-// the records at the end.
+// Client starts, follows and stops fleets. It sends the same number of requests for any number of nodes, except for
+// reading the records at the end.
 type Client struct {
 	Kube      kubernetes.Interface
-	Namespace string // of the ledger
-	// Every is the interval at which the Job is read; 0 means one second.
+	Namespace string // namespace of the ledger
+	// Every is the interval at which the Job is read. 0 means one second.
 	Every time.Duration
-	// Slow is the time after which a pod that does not run is worth a message; 0 means five seconds.
+	// Slow is the time after which a message is shown for a pod that is not running. 0 means five seconds.
 	Slow time.Duration
 }
 
@@ -45,11 +45,11 @@ func Permissions(namespace string) []fault.Permission {
 type AccountError struct{ Namespace, Command string }
 
 func (e *AccountError) Error() string {
-	return fmt.Sprintf("service account %q not found in namespace %q: the pods of a fleet need it; an administrator can "+
+	return fmt.Sprintf("service account %q not found in namespace %q: the pods of a fleet require it; an administrator can "+
 		"create it with: %s | kubectl apply -f -", ledger.FleetAccount, e.Namespace, e.Command)
 }
 
-// DryRun checks whether the API server admits the Job and its pods. Grant is the command that creates the service
+// DryRun checks whether the API server admits the Job and its pods. grant is the command that creates the service
 // account.
 func (c *Client) DryRun(ctx context.Context, job *batchv1.Job, grant string) error {
 	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
@@ -60,8 +60,8 @@ func (c *Client) DryRun(ctx context.Context, job *batchv1.Job, grant string) err
 	case err != nil:
 		return fmt.Errorf("the Job would not be admitted: %w", err)
 	case made.Spec.BackoffLimitPerIndex == nil || made.Spec.PodFailurePolicy == nil:
-		return errors.New("--in-cluster requires Kubernetes 1.29 or newer: this one does not know the " +
-			"backoffLimitPerIndex of a Job")
+		return errors.New("--in-cluster requires Kubernetes 1.29 or later: this cluster does not support the field " +
+			"backoffLimitPerIndex of Jobs")
 	}
 	pod := &corev1.Pod{ObjectMeta: job.Spec.Template.ObjectMeta, Spec: job.Spec.Template.Spec}
 	pod.Name = job.Name
@@ -75,7 +75,8 @@ func (c *Client) DryRun(ctx context.Context, job *batchv1.Job, grant string) err
 	return fmt.Errorf("the Job's pods would not be admitted: %w", err)
 }
 
-// Start creates the Job and its plan. The plan comes second because the Job owns it; until it exists, no pod starts.
+// Start creates the Job and its plan. The plan is created second because the Job owns it. Until the plan exists, no pod
+// starts.
 func (c *Client) Start(ctx context.Context, job *batchv1.Job, plan *corev1.ConfigMap) (*batchv1.Job, error) {
 	created, err := c.Kube.BatchV1().Jobs(c.Namespace).Create(ctx, job, metav1.CreateOptions{})
 	if err != nil {
@@ -96,15 +97,15 @@ func (c *Client) Start(ctx context.Context, job *batchv1.Job, plan *corev1.Confi
 	return created, nil
 }
 
-// stopTimeout is the longest time for which Stop waits, in addition to the grace period of the pods.
+// stopTimeout is the maximum time that Stop waits, in addition to the grace period of the pods.
 const stopTimeout = 30 * time.Second
 
-// requestTimeout limits each request that is repeated if it fails.
+// requestTimeout limits each request that is retried if it fails.
 const requestTimeout = 15 * time.Second
 
-// Stop deletes the Job of a fleet and waits until its pods have ended. On the way, they undo what they did. It does
-// nothing if the Job does not exist, or is not the Job of this fleet. It works after ctx has ended, and repeats what
-// fails, because the Job would go on.
+// Stop deletes the Job of a fleet and waits until its pods have terminated. Before that, they undo their changes. Stop
+// does nothing if the Job does not exist, or is not the Job of this fleet. It works after ctx has ended, and retries
+// requests that fail, because otherwise the Job would continue.
 func (c *Client) Stop(ctx context.Context, id string) error {
 	ctx = context.WithoutCancel(ctx)
 	job, err := c.delete(ctx, id)
@@ -127,14 +128,14 @@ func (c *Client) Stop(ctx context.Context, id string) error {
 			return nil
 		}
 		if time.Now().After(until) {
-			return fmt.Errorf("the pods of fleet %s have not ended within %s; see: kubectl get pods -n %s -l %s=%s", id,
+			return fmt.Errorf("the pods of fleet %s have not terminated within %s; see: kubectl get pods -n %s -l %s=%s", id,
 				patience, c.Namespace, ledger.LabelFleet, id)
 		}
 		time.Sleep(min(c.every(), time.Until(until)))
 	}
 }
 
-// delete asks the API server to delete the Job of a fleet. It returns the Job, or nil if there is none.
+// delete deletes the Job of a fleet. It returns the Job, or nil if there is none.
 func (c *Client) delete(ctx context.Context, id string) (*batchv1.Job, error) {
 	job, err := c.job(ctx, id)
 	if err != nil || job == nil {
@@ -142,7 +143,7 @@ func (c *Client) delete(ctx context.Context, id string) (*batchv1.Job, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	foreground := metav1.DeletePropagationForeground // the Job remains until its pods have ended
+	foreground := metav1.DeletePropagationForeground // the Job remains until its pods have terminated
 	err = c.Kube.BatchV1().Jobs(c.Namespace).Delete(ctx, id, metav1.DeleteOptions{
 		PropagationPolicy: &foreground, Preconditions: metav1.NewUIDPreconditions(string(job.UID)),
 	})
@@ -152,8 +153,8 @@ func (c *Client) delete(ctx context.Context, id string) (*batchv1.Job, error) {
 	return job, err
 }
 
-// job returns the Job of a fleet, or nil if it does not exist. A Job with the same name that is not the fleet's counts
-// as missing: records are untrusted, so their names must not select the Jobs of others.
+// job returns the Job of a fleet, or nil if it does not exist. A Job with the same name that does not belong to the
+// fleet counts as missing: records are untrusted, so their names must not select other users' Jobs.
 func (c *Client) job(ctx context.Context, id string) (*batchv1.Job, error) {
 	if !ledger.IsFleet(id) {
 		return nil, nil
@@ -178,14 +179,14 @@ func (c *Client) Exists(ctx context.Context, id string) (bool, error) {
 	return job != nil, err
 }
 
-// Find returns the fleets whose plans exist, even if no pod has made a record yet.
+// Find returns the fleets whose plans exist, even if no pod has created a record yet.
 func (c *Client) Find(ctx context.Context) ([]string, error) {
 	plans, err := c.Kube.CoreV1().ConfigMaps(c.Namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: fmt.Sprintf("%s=%s,%s,!%s", ledger.LabelManagedBy, ledger.ManagedBy, ledger.LabelFleet,
 			ledger.LabelFault),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look for fleets in namespace %s: %w", c.Namespace, err)
+		return nil, fmt.Errorf("list the fleets in namespace %s: %w", c.Namespace, err)
 	}
 	var ids []string
 	for _, plan := range plans.Items {

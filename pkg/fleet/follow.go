@@ -20,8 +20,8 @@ import (
 // defaultSlow is the default of Client.Slow.
 const defaultSlow = 5 * time.Second
 
-// Follow waits until the Job has finished, and shows its progress. If no pod runs within startTimeout, or none can, the
-// error says why. The caller then stops the fleet.
+// Follow waits until the Job has finished, and shows its progress. If no pod starts within startTimeout, or no pod can
+// start, the error contains the reason. The caller then stops the fleet.
 func (c *Client) Follow(ctx context.Context, job *batchv1.Job, startTimeout time.Duration, show func(string)) error {
 	now := time.Now()
 	f := &following{Client: c, job: job, began: now, running: now, startTimeout: startTimeout}
@@ -51,7 +51,7 @@ type following struct {
 	*Client
 	job          *batchv1.Job
 	began        time.Time
-	running      time.Time // when all active pods were last seen running
+	running      time.Time // time at which all active pods were last seen running
 	ran          bool      // whether a pod has run
 	startTimeout time.Duration
 }
@@ -62,7 +62,7 @@ func (f *following) look(ctx context.Context) (line string, done bool, err error
 	switch {
 	case ctx.Err() != nil:
 		return "", false, context.Cause(ctx)
-	case err != nil: // the Job does not need its client, so this one tries again
+	case err != nil: // the Job does not need its client, so the client retries
 		return err.Error(), false, nil
 	case job == nil || job.UID != f.job.UID || job.DeletionTimestamp != nil:
 		return "", false, fmt.Errorf("fleet %s was stopped by another client", f.job.Name)
@@ -82,8 +82,8 @@ func (f *following) look(ctx context.Context) (line string, done bool, err error
 	return line + waits, false, nil
 }
 
-// waits returns why a pod has not run for some time, or "" if all run. The error is set if no pod has run yet, and none
-// can or did in time.
+// waits returns the reason why a pod has not been running for some time, or "" if all are running. The error is set if
+// no pod has started yet, and none can start or did so in time.
 func (f *following) waits(ctx context.Context) (string, error) {
 	if f.ran && f.job.Status.Active == value(f.job.Status.Ready) {
 		f.running = time.Now()
@@ -101,7 +101,7 @@ func (f *following) waits(ctx context.Context) (string, error) {
 	return "; waiting: " + why, nil
 }
 
-// finished reports whether the Job has ended and none of its pods runs any more.
+// finished reports whether the Job has finished and none of its pods is running.
 func finished(job *batchv1.Job) bool {
 	if job.Status.Active > 0 || value(job.Status.Terminating) > 0 {
 		return false
@@ -128,18 +128,18 @@ func progress(job *batchv1.Job) string {
 	return text
 }
 
-// mostWaiting limits the pods that are read to find out why they do not run.
+// mostWaiting limits the number of pods to read to determine why they are not running.
 const mostWaiting = 20
 
-// whyWaiting returns why a pod of the Job does not run. fatal is set if it never will.
+// whyWaiting returns the reason why a pod of the Job is not running. fatal is set if it never will.
 func (c *Client) whyWaiting(ctx context.Context, job *batchv1.Job) (why string, fatal error) {
 	pods, err := c.Kube.CoreV1().Pods(c.Namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: batchv1.JobNameLabel + "=" + job.Name, FieldSelector: "status.phase=Pending", Limit: mostWaiting,
 	})
 	if err != nil {
-		return fmt.Sprintf("cannot list its pods: %v", err), nil
+		return fmt.Sprintf("cannot list the pods: %v", err), nil
 	}
-	// The Job replaces a pod that is deleted, and one node that cannot pull the image does not stop the others.
+	// The Job replaces a deleted pod, and one node that cannot pull the image does not stop the others.
 	failing := 0
 	for i := range pods.Items {
 		pod := &pods.Items[i]
@@ -158,10 +158,10 @@ func (c *Client) whyWaiting(ctx context.Context, job *batchv1.Job) (why string, 
 	if why != "" {
 		return why, fatal
 	}
-	return cmp.Or(c.lastEvent(ctx, job), "no pod was created yet"), nil
+	return cmp.Or(c.lastEvent(ctx, job), "no pod has been created yet"), nil
 }
 
-// unschedulable returns the message of the scheduler, or "" if it found a node.
+// unschedulable returns the scheduler's message, or "" if it found a node.
 func unschedulable(pod *corev1.Pod) string {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
@@ -171,7 +171,7 @@ func unschedulable(pod *corev1.Pod) string {
 	return ""
 }
 
-// lastEvent returns the message of the Job's last warning, such as an exceeded quota, or "".
+// lastEvent returns the message of the Job's last warning event, such as an exceeded quota, or "".
 func (c *Client) lastEvent(ctx context.Context, job *batchv1.Job) string {
 	events, err := c.Kube.CoreV1().Events(c.Namespace).List(ctx, metav1.ListOptions{
 		FieldSelector: "involvedObject.uid=" + string(job.UID),
@@ -188,7 +188,7 @@ func (c *Client) lastEvent(ctx context.Context, job *batchv1.Job) string {
 	return message
 }
 
-// Failures returns why shards failed, by index, from the logs of their pods. It must be called before Stop.
+// Failures returns the reasons why shards failed, by index, from the logs of their pods. It must be called before Stop.
 func (c *Client) Failures(ctx context.Context, id string) (map[int]string, error) {
 	pods, err := c.Kube.CoreV1().Pods(c.Namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: batchv1.JobNameLabel + "=" + id, FieldSelector: "status.phase=Failed",
@@ -208,12 +208,12 @@ func (c *Client) Failures(ctx context.Context, id string) (map[int]string, error
 				message = cmp.Or(lastError(end.Message), message, fmt.Sprintf("exit code %d", end.ExitCode))
 			}
 		}
-		all[index] = cmp.Or(message, pod.Status.Reason, "its pod failed")
+		all[index] = cmp.Or(message, pod.Status.Reason, "the pod failed")
 	}
 	return all, nil
 }
 
-// lastError returns the error at the end of a log, without what leads to it.
+// lastError returns the error at the end of a log, without the lines before it.
 func lastError(log string) string {
 	const prefix = "error: "
 	if i := strings.LastIndex(log, prefix); i >= 0 && (i == 0 || log[i-1] == '\n') {

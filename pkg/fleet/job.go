@@ -16,33 +16,33 @@ import (
 // Settings are the settings of the Job.
 type Settings struct {
 	Namespace string
-	Summary   string // of the fault
+	Summary   string // summary of the fault
 	// Command is the program and its arguments, the same for all shards.
 	Command []string
 
 	Image       string
 	PullPolicy  corev1.PullPolicy
 	PullSecrets []string
-	Arch        string // of the program in the image
+	Arch        string // architecture of the program in the image
 
 	// Pods is the maximum number of pods that run at the same time.
 	Pods int
-	// Limit is the longest time that a pod takes for its shard, and Cleanup the longest time for its undo.
+	// Limit is the maximum time that a pod takes for its shard, and Cleanup the maximum time for its undo.
 	Limit, Cleanup time.Duration
 }
 
 const (
 	container = "fault"
-	// Directory is where the pods mount the plan.
+	// Directory is the directory in which the pods mount the plan.
 	Directory = "/fleet"
-	// keep is how long the Job and its plan remain if the client is gone.
+	// keep is the time that the Job and its plan remain if the client has died.
 	keep = time.Hour
-	// waits is the time that the pods of a Job may wait for a place in the cluster.
+	// waits is the time that the pods of a Job may wait to be scheduled.
 	waits = 10 * time.Minute
-	// attempts limits the pods of a shard that fail before they start, such as those that a full node rejects. A
-	// program that has started is never repeated: see failurePolicy.
+	// attempts limits the number of a shard's pods that fail before they start, such as those rejected by a full node.
+	// A program that has started is never repeated; see failurePolicy.
 	attempts = 3
-	// nobody is the user of the program, which needs no file of its own.
+	// nobody is the user that runs the program, which needs no files of its own.
 	nobody = 65532
 )
 
@@ -68,9 +68,9 @@ func Job(p Plan, s Settings) *batchv1.Job {
 	}
 }
 
-// failurePolicy retries pods that were disrupted, such as by an eviction, or killed: an exit code of the program itself
-// is a result. The pod that replaces another one finds the record of its shard. It does not inject again, and reverts
-// what the other had not finished.
+// failurePolicy retries pods that were disrupted, for example by an eviction, or killed. An exit code of the program
+// itself is a result. A replacement pod finds the record of its shard. It does not inject again, and reverts what its
+// predecessor had not finished.
 func failurePolicy() *batchv1.PodFailurePolicy {
 	return &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{
 		{
@@ -90,7 +90,7 @@ func failurePolicy() *batchv1.PodFailurePolicy {
 }
 
 func template(p Plan, s Settings) corev1.PodTemplateSpec {
-	// On SIGTERM, the program undoes the steps in progress, then all others, and records that.
+	// On SIGTERM, the program undoes the steps in progress, then all others, and records this.
 	grace := int64((2*s.Cleanup + 90*time.Second).Seconds())
 	spec := corev1.PodSpec{
 		RestartPolicy:                 corev1.RestartPolicyNever,
@@ -105,7 +105,7 @@ func template(p Plan, s Settings) corev1.PodTemplateSpec {
 		},
 		Containers: []corev1.Container{{
 			Name: container, Image: s.Image, ImagePullPolicy: s.PullPolicy, Command: s.Command,
-			// The end of the log is the reason of a failure.
+			// The end of the log contains the reason for a failure.
 			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 			Resources: corev1.ResourceRequirements{
 				Requests: corev1.ResourceList{
@@ -140,7 +140,8 @@ func template(p Plan, s Settings) corev1.PodTemplateSpec {
 	}
 }
 
-// awayFromGPUs prefers nodes without GPUs: detectors may drain and reboot the nodes that get the fault.
+// awayFromGPUs prefers nodes without GPUs, because detectors may drain and reboot the nodes on which the fault is
+// injected.
 func awayFromGPUs() *corev1.Affinity {
 	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
@@ -161,7 +162,7 @@ func Objects(p Plan, s Settings) (*batchv1.Job, *corev1.ConfigMap, error) {
 	return Job(p, s), plan, nil
 }
 
-// firstLine returns the first line of a text without spaces around it.
+// firstLine returns the first line of a text without surrounding white space.
 func firstLine(text string) string {
 	first, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
 	return strings.TrimSpace(first)

@@ -12,21 +12,21 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// Outcome says on which nodes the fault landed, and why not on the others.
+// Outcome lists the nodes on which the fault was injected, and the reasons why it was not injected on the others.
 type Outcome struct {
 	Nodes  int      `json:"nodes"`
 	Landed []string `json:"landed"`
 	Missed []Missed `json:"missed,omitempty"`
 }
 
-// Missed are the nodes on which the fault did not land for one reason.
+// Missed are the nodes on which the fault was not injected for the same reason.
 type Missed struct {
 	Reason string   `json:"reason"`
 	Nodes  []string `json:"nodes"`
 }
 
-// Of returns the outcome of a plan from the records of its runs. For shards without a record, failures has the reasons
-// of those whose pods failed, and rest is the reason of all others.
+// Of returns the outcome of a plan from the records of its runs. For shards without a record, failures contains the
+// reasons for those whose pods failed, and rest is the reason for all others.
 func Of(plan Plan, runs []ledger.Run, failures map[int]string, rest string) Outcome {
 	byID := map[string]ledger.Run{}
 	for _, run := range runs {
@@ -36,7 +36,7 @@ func Of(plan Plan, runs []ledger.Run, failures map[int]string, rest string) Outc
 	for i, nodes := range plan.Shards {
 		id := ledger.FleetRun(plan.ID, i)
 		run, recorded := byID[id]
-		// Without the ID, the reason is the same for all shards that have it.
+		// Without the ID, shards that failed for the same reason have the same message.
 		failure := cmp.Or(strings.ReplaceAll(failures[i], id, "RUN"), rest)
 		for _, node := range nodes {
 			why := failure
@@ -64,10 +64,10 @@ func (o *Outcome) miss(reason, node string) {
 	o.Missed = append(o.Missed, Missed{Reason: reason, Nodes: []string{node}})
 }
 
-// missed returns why the fault did not land on a node, or "" if it did. The reason does not contain the names of the
-// node and its debug pod, so that it is the same for all nodes that have it.
+// missed returns the reason why the fault was not injected on a node, or "" if it was. The reason does not contain the
+// names of the node and its debug pod, so that it is the same for all nodes to which it applies.
 func missed(run ledger.Run, node string) string {
-	why := "the record has no step for it"
+	why := "the record has no step for the node"
 	for _, step := range run.Steps {
 		if step.Target.Name != node {
 			continue
@@ -76,7 +76,7 @@ func missed(run ledger.Run, node string) string {
 		case step.State == ledger.StateProven, step.State == ledger.StatePermanent && len(step.Evidence) > 0:
 			return ""
 		case step.State == ledger.StatePermanent:
-			why = "it may have landed, but nothing proves it"
+			why = "the fault may be in place, but could not be verified"
 		case step.State == ledger.StateFailed:
 			why = cmp.Or(firstLine(step.Message), "failed")
 		default:
@@ -87,7 +87,7 @@ func missed(run ledger.Run, node string) string {
 	return strings.NewReplacer(debugpod.PodName(run.ID, node), "POD", node, "NODE").Replace(why)
 }
 
-// Merge returns the runs of a fleet as one run, for showing them to users. It cannot be stored.
+// Merge combines the runs of a fleet into one run to show to users. The result cannot be stored.
 func Merge(fleet string, runs []ledger.Run) ledger.Run {
 	var merged ledger.Run
 	var phases []string
@@ -118,7 +118,7 @@ func Merge(fleet string, runs []ledger.Run) ledger.Run {
 	return merged
 }
 
-// Fold replaces the runs of each fleet by one; see Merge.
+// Fold replaces the runs of each fleet with one run; see Merge.
 func Fold(runs []ledger.Run) []ledger.Run {
 	byFleet := map[string][]ledger.Run{}
 	for _, run := range runs {

@@ -46,7 +46,7 @@ func TestOutcome(t *testing.T) {
 		{Reason: "did not run", Nodes: []string{"gpu-10", "gpu-11", "gpu-12"}},
 		{Reason: "pod POD on NODE: NodeNotReady", Nodes: []string{"gpu-1", "gpu-2"}},
 		{Reason: "skipped: stopped by the user", Nodes: []string{"gpu-4"}},
-		{Reason: "it may have landed, but nothing proves it", Nodes: []string{"gpu-5"}},
+		{Reason: "the fault may be in place, but could not be verified", Nodes: []string{"gpu-5"}},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

@@ -1,6 +1,6 @@
 // Package fleet injects a fault into many nodes from inside the cluster: an Indexed Job runs the plugin near the API
-// server, one pod for each shard of the nodes. Kubernetes schedules and limits the pods. Each pod makes an ordinary
-// run, with its own record, proof and undo.
+// server, with one pod for each shard of the nodes. Kubernetes schedules and limits the pods. Each pod creates an
+// ordinary run, with its own record, verification and undo.
 package fleet
 
 import (
@@ -25,18 +25,18 @@ import (
 // Plan describes what each pod of the Job does.
 type Plan struct {
 	Header
-	Shards [][]string // the nodes of each shard
+	Shards [][]string // nodes of each shard
 }
 
 // Header is the part of a plan that all shards share.
 type Header struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
-	ID         string `json:"id"` // of the fleet
+	ID         string `json:"id"` // ID of the fleet
 	// Client is the build of the client. The program in the image must be the same.
 	Client string `json:"client"`
-	By     string `json:"by,omitempty"`   // the user name according to the API server
-	From   string `json:"from,omitempty"` // the client's host name
+	By     string `json:"by,omitempty"`   // user name according to the API server
+	From   string `json:"from,omitempty"` // client's host name
 	Shards int    `json:"shards"`
 }
 
@@ -83,7 +83,7 @@ func (p Plan) Check() error {
 		}
 	}
 	if most := ledger.MaxStored - 64<<10; size > most {
-		return fmt.Errorf("the names of %s have %d KiB, and at most %d KiB fit into the plan of a fleet: select "+
+		return fmt.Errorf("the names of %s are %d KiB, but at most %d KiB fit into the plan of a fleet: select "+
 			"fewer nodes", count.Of(p.Nodes(), "node"), size>>10, most>>10)
 	}
 	return nil
@@ -111,8 +111,8 @@ func labels(id string) map[string]string {
 	return map[string]string{ledger.LabelManagedBy: ledger.ManagedBy, ledger.LabelFleet: id}
 }
 
-// LoadShard reads a shard from the directory in which a pod mounts the plan. Only a program of the same build as the
-// client accepts it, because the flags of another build may have another meaning.
+// LoadShard reads a shard from the directory in which a pod mounts the plan. Only a program from the same build as the
+// client accepts it, because the flags of another build may have a different meaning.
 func LoadShard(directory string, index int, client string) (Shard, error) {
 	data, err := read(directory, headerFile)
 	if err != nil {
@@ -121,10 +121,10 @@ func LoadShard(directory string, index int, client string) (Shard, error) {
 	header, err := parseHeader(data)
 	switch {
 	case err != nil:
-		return Shard{}, fmt.Errorf("read the plan of the fleet: %w", err)
+		return Shard{}, fmt.Errorf("read the fleet's plan: %w", err)
 	case header.Client != client:
-		return Shard{}, fmt.Errorf("the image has another build of kubectl gpu-fault (%s) than the client (%s): build the "+
-			"image with the client's: kubectl gpu-fault image push REPOSITORY --with-plugin", client, header.Client)
+		return Shard{}, fmt.Errorf("the image contains a different build of kubectl gpu-fault (%s) than the client (%s): build the "+
+			"image with the client: kubectl gpu-fault image push REPOSITORY --with-plugin", client, header.Client)
 	case index < 0 || index >= header.Shards:
 		return Shard{}, fmt.Errorf("fleet %s has no shard %d", header.ID, index)
 	}
@@ -138,11 +138,11 @@ func LoadShard(directory string, index int, client string) (Shard, error) {
 	return Shard{Header: header, Index: index, Nodes: nodes}, nil
 }
 
-// read reads a file of a plan, which is not longer than a ConfigMap.
+// read reads a file in a plan, which is not longer than a ConfigMap.
 func read(directory, name string) ([]byte, error) {
 	file, err := os.Open(filepath.Join(directory, name))
 	if err != nil {
-		return nil, fmt.Errorf("read the plan of the fleet: %w", err)
+		return nil, fmt.Errorf("read the fleet's plan: %w", err)
 	}
 	defer file.Close()
 	data, err := io.ReadAll(io.LimitReader(file, ledger.MaxStored+1))
@@ -150,7 +150,7 @@ func read(directory, name string) ([]byte, error) {
 		err = errors.New("too long")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read %s of the plan of the fleet: %w", name, err)
+		return nil, fmt.Errorf("read %s in the fleet's plan: %w", name, err)
 	}
 	return data, nil
 }
@@ -163,11 +163,11 @@ func parseHeader(data []byte) (Header, error) {
 		return Header{}, err
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return Header{}, errors.New("something follows the plan")
+		return Header{}, errors.New("unexpected data after the plan")
 	}
 	switch {
 	case header.APIVersion != ledger.APIVersion || header.Kind != kindPlan:
-		return Header{}, fmt.Errorf("it is a %q of %q", header.Kind, header.APIVersion)
+		return Header{}, fmt.Errorf("unexpected kind %q with apiVersion %q", header.Kind, header.APIVersion)
 	case !ledger.IsFleet(header.ID):
 		return Header{}, fmt.Errorf("invalid ID %q", header.ID)
 	}

@@ -112,13 +112,13 @@ func TestLoadShardRefuses(t *testing.T) {
 		index             int
 		want              string
 	}{
-		"another build":   {build: "v2 def", want: "the image has another build of kubectl gpu-fault (v2 def)"},
+		"another build":   {build: "v2 def", want: "the image contains a different build of kubectl gpu-fault (v2 def)"},
 		"no such shard":   {index: 3, want: "has no shard 3"},
 		"negative":        {index: -1, want: "has no shard -1"},
 		"unknown field":   {file: headerFile, data: `{"more":1}`, want: "unknown field"},
-		"another kind":    {file: headerFile, data: `{"kind":"Run"}`, want: `it is a "Run" of ""`},
-		"two objects":     {file: headerFile, data: `{}{}`, want: "something follows the plan"},
-		"not JSON":        {file: headerFile, data: `-`, want: "read the plan"},
+		"another kind":    {file: headerFile, data: `{"kind":"Run"}`, want: `unexpected kind "Run" with apiVersion ""`},
+		"two objects":     {file: headerFile, data: `{}{}`, want: "unexpected data after the plan"},
+		"not JSON":        {file: headerFile, data: `-`, want: "read the fleet's plan"},
 		"not a node":      {file: "shard-0", data: "gpu-1\n--yes", want: `invalid node name "--yes"`},
 		"no node":         {file: "shard-0", data: "", want: `invalid node name ""`},
 		"not a fleet":     {file: headerFile, data: strings.ReplaceAll(header(t), id, "xid-7k3f9q"), want: "invalid ID"},

@@ -12,9 +12,9 @@ import (
 // change describes what was, or would be, removed from a pod spec.
 type change struct {
 	gone []string
-	// doubts describe what was skipped because it may be the user's.
+	// doubts describe what was skipped because it may belong to the user.
 	doubts []string
-	// names are the removed names, used to find their time in the managed fields.
+	// names are the removed names, used to determine their time in the managed fields.
 	names []string
 }
 
@@ -48,8 +48,8 @@ func (c *change) merge(other change) {
 
 const preload = "LD_PRELOAD"
 
-// Names that Dynamo's fault injection uses (inject_into_pods.py) for libraries, environment variables, volumes,
-// and init containers.
+// Names that Dynamo's fault injection (inject_into_pods.py) uses for libraries, environment variables, volumes, and
+// init containers.
 var (
 	dynamoLibraries  = []string{"cuda_intercept.so", "fake_cuda_xid79.so"}
 	dynamoVariables  = []string{"CUDA_FAULT_INJECTION_ENABLED", "CUDA_XID_TYPE"}
@@ -59,7 +59,7 @@ var (
 const (
 	dynamoVariablePrefix = "CUDA_FAULT_"
 	dynamoConfigMap      = "cuda-fault-injection-lib"
-	dynamoSource         = "cuda-fault-lib-source" // volume of that ConfigMap
+	dynamoSource         = "cuda-fault-lib-source" // volume with that ConfigMap
 	ourVariablePrefix    = "GPUFAULT_"
 )
 
@@ -72,7 +72,7 @@ const (
 	ourRunVolume    = "gpu-fault-run"
 )
 
-// ourVolume reports whether a volume has one of our names, and whether its contents are ours too.
+// ourVolume reports whether a volume has one of this tool's names, and whether its contents are also from this tool.
 func ourVolume(volume map[string]any) (named, genuine bool) {
 	switch text(volume, "name") {
 	case ourLibVolume:
@@ -90,7 +90,7 @@ func ourVariable(name string) bool {
 	return name == cudashim.NodeVar || strings.HasPrefix(name, ourVariablePrefix)
 }
 
-// dynamoVolume reports whether a volume has one of Dynamo's names, and whether its contents are Dynamo's too.
+// dynamoVolume reports whether a volume has one of Dynamo's names, and whether its contents are also from Dynamo.
 func dynamoVolume(volume map[string]any) (named, genuine bool) {
 	switch text(volume, "name") {
 	case dynamoSource:
@@ -109,11 +109,11 @@ func dynamoVolume(volume map[string]any) (named, genuine bool) {
 // withoutDynamo removes what Dynamo's fault injection added to a pod spec, and nothing else.
 func withoutDynamo(p place) change {
 	var c change
-	kept := map[string]bool{} // the user's volumes with such names
+	kept := map[string]bool{} // volumes of the user with these names
 	for _, volume := range elements(p.spec, "volumes") {
 		if named, genuine := dynamoVolume(volume); named && !genuine {
 			kept[text(volume, "name")] = true
-			c.doubt("volume %s has the tool's name but different contents", text(volume, "name"))
+			c.doubt("volume %s has the name that the tool uses, but different contents", text(volume, "name"))
 		}
 	}
 	gone := func(named map[string]any) bool {
@@ -146,7 +146,7 @@ func withoutDynamo(p place) change {
 		return change{}
 	}
 	for _, host := range pinnedTo(p.spec) {
-		c.doubt("nodeAffinity kubernetes.io/hostname In [%s] may be the tool's: check it", host)
+		c.doubt("nodeAffinity kubernetes.io/hostname In [%s] may be from the tool: check it", host)
 	}
 	return c
 }
@@ -154,7 +154,7 @@ func withoutDynamo(p place) change {
 // withoutOurs removes this tool's environment variables, library, mounts and volumes.
 func withoutOurs(p place) change {
 	var c change
-	kept := map[string]bool{} // the user's volumes with such names
+	kept := map[string]bool{} // volumes of the user with these names
 	for _, volume := range elements(p.spec, "volumes") {
 		if named, genuine := ourVolume(volume); named && !genuine {
 			kept[text(volume, "name")] = true
@@ -201,8 +201,8 @@ func withoutVariables(container container, c *change, ours func(name string) boo
 	})
 }
 
-// withoutLibraries removes libraries by file name from a value of LD_PRELOAD: paths separated by spaces or
-// colons (ld.so(8)). The rest keeps its separators.
+// withoutLibraries removes libraries by file name from a value of LD_PRELOAD, which contains paths separated by spaces
+// or colons (ld.so(8)). The separators between the remaining paths are preserved.
 func withoutLibraries(value string, names []string) (rest string, taken []string) {
 	const separators = ": "
 	var kept strings.Builder

@@ -18,8 +18,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// cleanManager is the field manager of clean-ups. It differs from fieldManager, so that clean-ups do not look
-// like leftovers.
+// cleanManager is the field manager for cleanups. It differs from fieldManager, so that cleanups do not look like
+// leftovers.
 const cleanManager = fieldManager + "-leftovers"
 
 // Cleaner removes the leftovers in the API that Finder found. The helper removes those on nodes.
@@ -32,10 +32,10 @@ type Cleaner struct {
 // Result is the result for one leftover.
 type Result struct {
 	Leftover
-	// Did is what was done: "deleted", "edited", or "gone" if another client was faster. It is empty if Err is
-	// set.
+	// Did is the action that was taken: "deleted", "edited", or "gone" if another client was faster. It is empty if Err
+	// is set.
 	Did string
-	// Err is why the leftover still exists.
+	// Err is the reason why the leftover still exists.
 	Err error
 }
 
@@ -52,10 +52,10 @@ var ErrChanged = errors.New("the object has changed since it was found: search a
 // Clean removes the leftovers whose remedy is Delete or Edit; the results omit the others. It continues after a
 // failure.
 //
-// An object is deleted only if it is still the one that was found. From an edited object, only the additions
-// are removed, from its current state; Clean retries after a conflict.
+// An object is deleted only if it is still the one that was found. When an object is edited, only the additions are
+// removed from its current state. Clean retries after a conflict.
 func (c *Cleaner) Clean(ctx context.Context, items []Leftover) []Result {
-	stuck := map[string]string{} // namespaces in which an object still needs Dynamo's ConfigMap
+	stuck := map[string]string{} // objects that still need Dynamo's ConfigMap, by namespace
 	for _, l := range items {
 		if l.mountsSource && l.Remedy == Nobody {
 			stuck[l.Namespace] = l.Ref()
@@ -72,7 +72,7 @@ func (c *Cleaner) Clean(ctx context.Context, items []Leftover) []Result {
 		case ctx.Err() != nil:
 			result.Err = context.Cause(ctx)
 		case l.isSource() && stuck[l.Namespace] != "":
-			result.Err = fmt.Errorf("%s still mounts it", stuck[l.Namespace])
+			result.Err = fmt.Errorf("%s still mounts the ConfigMap", stuck[l.Namespace])
 		case l.Remedy == Delete:
 			result.Did, result.Err = c.delete(ctx, l)
 		default:
@@ -89,7 +89,7 @@ func (c *Cleaner) Clean(ctx context.Context, items []Leftover) []Result {
 	return results
 }
 
-// order returns the order of removal: first injectors, then faults, then what templates mount.
+// order returns the order of removal: first injectors, then faults, then objects that templates mount.
 func order(l Leftover) int {
 	switch {
 	case l.Of == Dynamo && (l.Kind == kindDeployment || l.Kind == "DaemonSet" || l.Kind == kindJob) &&
@@ -111,7 +111,7 @@ func (l Leftover) isSource() bool {
 
 func (c *Cleaner) delete(ctx context.Context, l Leftover) (string, error) {
 	preconditions := &metav1.Preconditions{UID: &l.UID}
-	if l.Of == Ours && (l.Kind == "Lease" || l.Kind == "ConfigMap") { // which another run may have taken over
+	if l.Of == Ours && (l.Kind == "Lease" || l.Kind == "ConfigMap") { // another run may have taken the object over
 		preconditions.ResourceVersion = &l.resourceVersion
 	}
 	background := metav1.DeletePropagationBackground
@@ -147,7 +147,7 @@ func (c *Cleaner) edit(ctx context.Context, l Leftover) (did string, err error) 
 		case err != nil:
 			return err
 		case object.GetUID() != l.UID, l.Of == Ours && object.GetGeneration() != l.generation:
-			// A new run may use it.
+			// A new run may use the object.
 			return ErrChanged
 		}
 		if did = DidGo; !removeFrom(l, object) {
@@ -180,7 +180,7 @@ func removeFrom(l Leftover, object *unstructured.Unstructured) bool {
 	return len(all.gone) > 0
 }
 
-// withoutLabel removes the label of a run from the pod templates of an object.
+// withoutLabel removes a run's label from the pod templates of an object.
 func withoutLabel(k kind, object *unstructured.Unstructured, run string) {
 	for _, spec := range k.specs {
 		metadata, _ := field(object.Object, append(slices.Clone(spec[:len(spec)-1]), "metadata")...)
@@ -190,7 +190,7 @@ func withoutLabel(k kind, object *unstructured.Unstructured, run string) {
 	}
 }
 
-// unlabel removes the labels of Dynamo's tests from a node. It does not uncordon the node.
+// unlabel removes the labels set by Dynamo's tests from a node. It does not uncordon the node.
 func (c *Cleaner) unlabel(ctx context.Context, l Leftover) (string, error) {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": l.UID, "labels": map[string]any{labelCordoned: nil, labelReason: nil},

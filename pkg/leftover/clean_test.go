@@ -89,7 +89,7 @@ func TestConfigMapStaysWhileItIsMounted(t *testing.T) {
 	said := strings.Join(w.clean(), "\n")
 	for _, want := range []string{
 		"dynamographdeployment.nvidia.com/vllm failed: a webhook says no",
-		"configmap/cuda-fault-injection-lib failed: dynamographdeployment.nvidia.com/vllm still mounts it",
+		"configmap/cuda-fault-injection-lib failed: dynamographdeployment.nvidia.com/vllm still mounts the ConfigMap",
 		"deployment.apps/web edited",
 	} {
 		if !strings.Contains(said, want) {

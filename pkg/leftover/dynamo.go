@@ -14,8 +14,7 @@ import (
 // serviceNamespace is the namespace in the manifests of Dynamo's fault-injection service.
 const serviceNamespace = "fault-injection-system"
 
-// Names in those manifests (api-service, gpu-fault-injector-kernel, network-fault-injector,
-// test-job-rbac-addon).
+// Names in these manifests (api-service, gpu-fault-injector-kernel, network-fault-injector, test-job-rbac-addon).
 var (
 	serviceWorkloads = []string{
 		"fault-injection-api", "gpu-fault-injector-kernel", "gpu-fault-injector", "network-fault-injector",
@@ -24,7 +23,7 @@ var (
 	serviceRoles      = append([]string{"fault-injection-test-exec"}, serviceWorkloads...)
 )
 
-// Labels of network faults, and of nodes that Dynamo's tests cordoned.
+// Labels on network faults, and on nodes that Dynamo's tests cordoned.
 const (
 	labelFaultAPI = "managed-by"
 	valueFaultAPI = "fault-injection-api"
@@ -58,7 +57,7 @@ func listed() []schema.GroupVersionResource {
 	}
 }
 
-// dynamoObjects lists objects that belong to Dynamo as a whole.
+// dynamoObjects lists objects that belong entirely to Dynamo.
 func (s *search) dynamoObjects() []task {
 	network := metav1.ListOptions{LabelSelector: labelFaultAPI + "=" + valueFaultAPI}
 	fault := func(o *metav1.PartialObjectMetadata) bool { return o.Labels[labelFaultAPI] == valueFaultAPI }
@@ -77,7 +76,7 @@ func (s *search) dynamoObjects() []task {
 	}
 }
 
-// dynamoObject lists the objects of a kind and adds those of Dynamo. Selectors only reduce traffic.
+// dynamoObject lists the objects of a kind, and adds those that belong to Dynamo. Selectors only reduce traffic.
 func (s *search) dynamoObject(
 	resource schema.GroupVersionResource, kind string, options metav1.ListOptions, what string,
 	isTheirs func(*metav1.PartialObjectMetadata) bool,
@@ -92,8 +91,8 @@ func (s *search) dynamoObject(
 	}
 }
 
-// isService adds a workload of the fault-injection service. In the service's namespace it matches by name,
-// elsewhere also by label and image.
+// isService adds a workload of the fault-injection service. In the service's namespace, workloads are matched by name;
+// in other namespaces, they are also matched by label and image.
 func (s *search) isService(k kind, o *unstructured.Unstructured) bool {
 	what := ""
 	switch {
@@ -136,7 +135,7 @@ func account(k kind, o *unstructured.Unstructured) string {
 	return ""
 }
 
-// serviceParts lists objects that belong to the service by name only, in the namespaces where the service is or
+// serviceParts lists objects that are matched to the service only by name, in the namespaces where the service is or
 // was.
 func (s *search) serviceParts() []task {
 	var tasks []task
@@ -156,7 +155,7 @@ func (s *search) serviceParts() []task {
 				case mayNot(err):
 					s.skip(Skipped{
 						What: part.resource.GroupResource().String() + " in namespace " + namespace,
-						Why:  "you are not allowed to list them",
+						Why:  "you are not allowed to list these objects",
 					})
 					return nil
 				case err != nil:
@@ -176,7 +175,7 @@ func (s *search) serviceParts() []task {
 	return tasks
 }
 
-// cordonedNodes finds nodes with the labels of Dynamo's tests.
+// cordonedNodes finds nodes with labels set by Dynamo's tests.
 func (s *search) cordonedNodes(ctx context.Context) error {
 	_, err := s.objects(ctx, nodeResource, metav1.ListOptions{LabelSelector: labelCordoned},
 		func(o *unstructured.Unstructured) {
@@ -188,7 +187,7 @@ func (s *search) cordonedNodes(ctx context.Context) error {
 			left.Remedy = Edit
 			if cordoned, _, _ := unstructured.NestedBool(o.Object, "spec", "unschedulable"); cordoned {
 				left.What = append(left.What, "cordoned")
-				left.Remedy, left.Todo = Nobody, "if the node need not be cordoned: kubectl uncordon "+o.GetName()
+				left.Remedy, left.Todo = Nobody, "if the node does not have to be cordoned: kubectl uncordon "+o.GetName()
 			}
 			s.items = append(s.items, left)
 		})
@@ -203,7 +202,7 @@ func (s *search) dynamoChanges(m marked) {
 	if m.kind.name == kindGraph {
 		rolling, _ := field(m.object.Object, "spec", "updateStrategy", "rollingUpdate")
 		if fmt.Sprint(rolling["maxUnavailable"]) == "100%" {
-			left.Doubts = append(left.Doubts, "updateStrategy maxUnavailable 100% may be the tool's: check it")
+			left.Doubts = append(left.Doubts, "updateStrategy maxUnavailable 100% may be from the tool: check it")
 		}
 	}
 	left.Remedy, left.edit, left.mountsSource = Edit, withoutDynamo, slices.Contains(m.dynamo.names, dynamoSource)

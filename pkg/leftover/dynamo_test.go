@@ -35,8 +35,8 @@ func TestDoubts(t *testing.T) {
 			continue
 		}
 		want := []string{
-			"nodeAffinity kubernetes.io/hostname In [gpu-1] may be the tool's: check it",
-			"updateStrategy maxUnavailable 100% may be the tool's: check it",
+			"nodeAffinity kubernetes.io/hostname In [gpu-1] may be from the tool: check it",
+			"updateStrategy maxUnavailable 100% may be from the tool: check it",
 		}
 		if diff := cmp.Diff(want, l.Doubts); diff != "" {
 			t.Errorf("doubts (-want +got):\n%s", diff)

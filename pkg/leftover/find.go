@@ -21,20 +21,20 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// Finder searches a cluster for leftovers. All clients must be for the same cluster. It only lists, and
+// Finder searches a cluster for leftovers. All clients must be for the same cluster. It only sends list requests, and
 // requests full objects only for kinds that it must inspect.
 type Finder struct {
 	Client   kubernetes.Interface
 	Dynamic  dynamic.Interface
 	Metadata metadata.Interface
-	// Namespaces are searched for kinds that may not be listed in all namespaces at once.
+	// Namespaces are the namespaces to search for kinds that may not be listed in all namespaces at once.
 	Namespaces []string
-	// Clock returns the current time; nil means time.Now.
+	// Clock returns the current time. nil means time.Now.
 	Clock func() time.Time
 }
 
-// Find searches everything that the user may read. The rest is in Found.Skipped; an error means that the
-// cluster does not respond.
+// Find searches everything that the user may read. Found.Skipped lists the rest. An error means that the cluster does
+// not respond.
 func (f *Finder) Find(ctx context.Context) (*Found, error) {
 	s := &search{Finder: f, inventory: newInventory()}
 	if err := s.inParallel(ctx, slices.Concat(s.workloads(), s.labeled(), s.dynamoObjects())); err != nil {
@@ -76,13 +76,13 @@ type search struct {
 	inUse   int
 }
 
-// task is one list.
+// task is one list request.
 type task func(ctx context.Context) error
 
 const (
-	// parallel is the number of concurrent lists, which avoids a burst of requests.
+	// parallel is the number of concurrent list requests, which avoids a burst of requests.
 	parallel = 6
-	// pageSize limits memory use: a pod has about 10 KB.
+	// pageSize limits memory use: a pod is about 10 KB.
 	pageSize = 250
 )
 
@@ -95,8 +95,8 @@ func (s *search) inParallel(ctx context.Context, tasks []task) error {
 	return group.Wait()
 }
 
-// metadata visits the metadata of all objects of a kind, one at a time. It reports whether it saw all of them;
-// a kind that the cluster does not have counts as complete.
+// metadata visits the metadata of all objects of a kind, one at a time. It reports whether it saw all of them. A kind
+// that does not exist in the cluster counts as complete.
 func (s *search) metadata(
 	ctx context.Context, resource schema.GroupVersionResource, options metav1.ListOptions,
 	visit func(*metav1.PartialObjectMetadata),
@@ -137,7 +137,7 @@ func (s *search) objects(
 
 type lister func(ctx context.Context, namespace string, options metav1.ListOptions) (runtime.Object, error)
 
-// each lists in all namespaces, or if that is forbidden in those of the Finder.
+// each lists in all namespaces or, if that is forbidden, in the Finder's namespaces.
 func (s *search) each(
 	ctx context.Context, resource schema.GroupVersionResource, options metav1.ListOptions, list lister,
 	visit func(runtime.Object),
@@ -187,7 +187,7 @@ func mayNot(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsM
 
 func reason(err error) string {
 	if apierrors.IsForbidden(err) {
-		return "you are not allowed to list them in all namespaces"
+		return "you are not allowed to list these objects in all namespaces"
 	}
 	return err.Error()
 }

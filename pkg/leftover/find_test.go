@@ -78,14 +78,14 @@ func TestWhatIsOurs(t *testing.T) {
 		nodes  []string
 	}{
 		"its record is gone": {want: []string{
-			"gpu-fault lease.coordination.k8s.io/lock-runtime-22 | kubectl-gpu-fault runtime-22 | lock of Node/gpu-1, its run has no record | delete",
-			"gpu-fault pod/pod-runtime-22 | kubectl-gpu-fault runtime-22 | debug pod on node gpu-1, Running, its run has no record | delete",
+			"gpu-fault lease.coordination.k8s.io/lock-runtime-22 | kubectl-gpu-fault runtime-22 | lock of Node/gpu-1, the run has no record | delete",
+			"gpu-fault pod/pod-runtime-22 | kubectl-gpu-fault runtime-22 | debug pod on node gpu-1, Running, the run has no record | delete",
 		}},
 		"closed": {
 			run: new(run("runtime-22", ledger.Reverted, ledger.StateReverted, func(r *ledger.Run) { r.Closed = now })),
 			want: []string{
-				"gpu-fault lease.coordination.k8s.io/lock-runtime-22 | kubectl-gpu-fault runtime-22 | lock of Node/gpu-1, its run is closed | delete",
-				"gpu-fault pod/pod-runtime-22 | kubectl-gpu-fault runtime-22 | debug pod on node gpu-1, Running, its run is closed | delete",
+				"gpu-fault lease.coordination.k8s.io/lock-runtime-22 | kubectl-gpu-fault runtime-22 | lock of Node/gpu-1, the run is closed | delete",
+				"gpu-fault pod/pod-runtime-22 | kubectl-gpu-fault runtime-22 | debug pod on node gpu-1, Running, the run is closed | delete",
 			},
 		},
 		"closed, with files that were not put back": {
@@ -93,8 +93,8 @@ func TestWhatIsOurs(t *testing.T) {
 				run("runtime-22", ledger.Reverted, ledger.StateSuperseded, func(r *ledger.Run) { r.Closed = now }),
 			),
 			want: []string{
-				"gpu-fault lease.coordination.k8s.io/lock-runtime-22 | kubectl-gpu-fault runtime-22 | lock of Node/gpu-1, its run is closed | delete",
-				"gpu-fault pod/pod-runtime-22 | kubectl-gpu-fault runtime-22 | debug pod on node gpu-1, Running, its run is closed | delete",
+				"gpu-fault lease.coordination.k8s.io/lock-runtime-22 | kubectl-gpu-fault runtime-22 | lock of Node/gpu-1, the run is closed | delete",
+				"gpu-fault pod/pod-runtime-22 | kubectl-gpu-fault runtime-22 | debug pod on node gpu-1, Running, the run is closed | delete",
 			},
 			nodes: []string{"gpu-1"},
 		},
@@ -110,21 +110,21 @@ func TestWhatIsOurs(t *testing.T) {
 		"its time is up": {
 			run: new(run("runtime-22", ledger.Proven, ledger.StateProven, until(-time.Minute))),
 			want: []string{"gpu-fault fault/runtime-22 | kubectl-gpu-fault runtime-22 | containerd without a handler on node/gpu-1: " +
-				"it expired at 2026-05-04T11:59:00Z; not confirmed as reverted | none | kubectl gpu-fault revert runtime-22"},
+				"expired at 2026-05-04T11:59:00Z; not confirmed as reverted | none | kubectl gpu-fault revert runtime-22"},
 			nodes: []string{"gpu-1"},
 		},
 		"its client died": {
 			run: new(run("runtime-22", ledger.Applying, ledger.StateApplying, nil)),
 			want: []string{"gpu-fault fault/runtime-22 | kubectl-gpu-fault runtime-22 | containerd without a handler on node/gpu-1: " +
-				"its client crashed; not confirmed as reverted | none | kubectl gpu-fault revert runtime-22"},
+				"the client crashed; not confirmed as reverted | none | kubectl gpu-fault revert runtime-22"},
 			nodes: []string{"gpu-1"},
 		},
 		"nothing to undo, but not tidied up": {
 			run: new(run("runtime-22", ledger.Proven, ledger.StateProven,
 				func(r *ledger.Run) { r.Steps[0].Undo = ledger.Undo{Kind: ledger.UndoNone} })),
 			want: []string{
-				"gpu-fault lease.coordination.k8s.io/lock-runtime-22 | kubectl-gpu-fault runtime-22 | lock of Node/gpu-1, its client exited without cleaning up | none | kubectl gpu-fault revert runtime-22",
-				"gpu-fault pod/pod-runtime-22 | kubectl-gpu-fault runtime-22 | debug pod on node gpu-1, Running, its client exited without cleaning up | none | kubectl gpu-fault revert runtime-22",
+				"gpu-fault lease.coordination.k8s.io/lock-runtime-22 | kubectl-gpu-fault runtime-22 | lock of Node/gpu-1, the client exited without cleaning up | none | kubectl gpu-fault revert runtime-22",
+				"gpu-fault pod/pod-runtime-22 | kubectl-gpu-fault runtime-22 | debug pod on node gpu-1, Running, the client exited without cleaning up | none | kubectl gpu-fault revert runtime-22",
 			},
 			nodes: []string{"gpu-1"},
 		},
@@ -132,8 +132,8 @@ func TestWhatIsOurs(t *testing.T) {
 		"its record cannot be read": {
 			run: new(run("runtime-22", ledger.Proven, ledger.StateProven, nil)), damage: true,
 			want: []string{
-				"gpu-fault lease.coordination.k8s.io/lock-runtime-22 | kubectl-gpu-fault runtime-22 | lock of Node/gpu-1, the record of its run cannot be read | none | kubectl get configmap runtime-22 -n gpu-fault -o yaml",
-				"gpu-fault pod/pod-runtime-22 | kubectl-gpu-fault runtime-22 | debug pod on node gpu-1, Running, the record of its run cannot be read | none | kubectl get configmap runtime-22 -n gpu-fault -o yaml",
+				"gpu-fault lease.coordination.k8s.io/lock-runtime-22 | kubectl-gpu-fault runtime-22 | lock of Node/gpu-1, the record of the run cannot be read | none | kubectl get configmap runtime-22 -n gpu-fault -o yaml",
+				"gpu-fault pod/pod-runtime-22 | kubectl-gpu-fault runtime-22 | debug pod on node gpu-1, Running, the record of the run cannot be read | none | kubectl get configmap runtime-22 -n gpu-fault -o yaml",
 			},
 		},
 	} {
@@ -179,7 +179,7 @@ metadata: {name: %s, namespace: ml, labels: {app.kubernetes.io/managed-by: %s, g
 `
 	w := newWorld(t, fmt.Sprintf(object, "ours", "kubectl-gpu-fault")+"\n---\n"+fmt.Sprintf(object, "theirs", "helm"))
 	want := []string{
-		"ml networkchaos.chaos-mesh.org/ours | kubectl-gpu-fault network-22 | fault by Chaos Mesh, its run has no record | delete",
+		"ml networkchaos.chaos-mesh.org/ours | kubectl-gpu-fault network-22 | fault injected through Chaos Mesh, the run has no record | delete",
 	}
 	if diff := cmp.Diff(want, lines(w.find().Items)); diff != "" {
 		t.Errorf("found (-want +got):\n%s", diff)
@@ -243,7 +243,7 @@ func TestWithoutAllRecordsNothingOfOursIsDeleted(t *testing.T) {
 	}
 	want := []Skipped{
 		{
-			What: "configmaps", Why: "you are not allowed to list them in all namespaces",
+			What: "configmaps", Why: "you are not allowed to list these objects in all namespaces",
 			Namespaces: []string{"gpu-fault"},
 		},
 	}
@@ -334,10 +334,10 @@ func TestOnNode(t *testing.T) {
 		{Kind: deadman.LeftoverForeign, Path: "/var/lib/cuda-fault-test"},
 	}
 	want := []string{
-		"record/gpu-1:/var/lib/gpu-fault/runtime-over | kubectl-gpu-fault runtime-over | record of changed files, failed, its run is closed | onNode",
-		"dead-man/gpu-1:pid 4711 | kubectl-gpu-fault runtime-gone | process that restores files, its run has no record | onNode",
-		"kernel-module/gpu-1:/sys/module/gpu_fault_xid | kubectl-gpu-fault xid-gone | kernel module that writes driver log lines, its run has no record | onNode",
-		"failed-devices/gpu-1:/run/gpu-fault/devices/a | kubectl-gpu-fault device-gone | record of devices that were reported as unhealthy; the fault has ended, its run has no record | onNode",
+		"record/gpu-1:/var/lib/gpu-fault/runtime-over | kubectl-gpu-fault runtime-over | record of changed files, failed, the run is closed | onNode",
+		"dead-man/gpu-1:pid 4711 | kubectl-gpu-fault runtime-gone | process that restores files, the run has no record | onNode",
+		"kernel-module/gpu-1:/sys/module/gpu_fault_xid | kubectl-gpu-fault xid-gone | kernel module that writes driver log lines, the run has no record | onNode",
+		"failed-devices/gpu-1:/run/gpu-fault/devices/a | kubectl-gpu-fault device-gone | record of devices that were reported as unhealthy; the fault has ended, the run has no record | onNode",
 		"foreign/gpu-1:/var/lib/cuda-fault-test | Dynamo fault injection  | switch of the CUDA library | onNode",
 	}
 	if diff := cmp.Diff(want, lines(found.OnNode("gpu-1", things))); diff != "" {

@@ -9,20 +9,20 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// isOfFleet reports whether an object of ours is the Job of a fleet, or its plan. The records of a fleet's runs are
-// those of ordinary runs.
+// isOfFleet reports whether an object of this tool is the Job of a fleet, or its plan. The records of a fleet's runs
+// are those of ordinary runs.
 func isOfFleet(o metav1.Object) bool {
 	return isOurs(o) && !isRecord(o) && ledger.IsFleet(o.GetLabels()[ledger.LabelFleet])
 }
 
-// fleetJob handles the Job of a fleet. A client deletes the Job when it ends, so a Job that has ended is left by a
-// client that was killed. While it runs, the Job is in use even if its client is gone. The Job owns its plan.
+// fleetJob handles the Job of a fleet. A client deletes the Job when it exits, so a finished Job was left behind by a
+// client that was killed. While the Job is running, it is in use even if its client has died. The Job owns its plan.
 func (s *search) fleetJob(k kind, o *unstructured.Unstructured) {
 	if !isOver(k, o) {
 		s.inUse++
 		return
 	}
-	left := leftoverOf(k.resource, k.name, o, Ours, fmt.Sprintf("Job of fleet %s, which has ended; its client was lost",
+	left := leftoverOf(k.resource, k.name, o, Ours, fmt.Sprintf("Job of fleet %s, which has finished; its client was lost",
 		o.GetName()))
 	left.Remedy, left.Todo = Nobody, ledger.New(nil, o.GetNamespace()).Command("revert", o.GetName())
 	s.items = append(s.items, left)

@@ -14,13 +14,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// inventory is the result of listing workloads and pods. Of objects without findings, it keeps only the
-// identity.
+// inventory is the result of listing workloads and pods. For objects without findings, it keeps only the identity.
 type inventory struct {
 	byUID  map[types.UID]*identity
 	byName map[string]*identity
 	marked []marked
-	ours   []Leftover // with our label
+	ours   []Leftover // objects with this tool's label
 	// services are the namespaces in which Dynamo's fault-injection service is or was.
 	services []string
 }
@@ -29,7 +28,7 @@ type inventory struct {
 type identity struct {
 	apiVersion, kind, namespace, name string
 	owner                             *metav1.OwnerReference // controller
-	graph                             string                 // DynamoGraphDeployment that its label names
+	graph                             string                 // DynamoGraphDeployment specified by its label
 }
 
 // marked is an object with findings.
@@ -38,7 +37,7 @@ type marked struct {
 	object *unstructured.Unstructured
 	// dynamo and ours are the additions that would be removed.
 	dynamo, ours change
-	managed      bool // whether it has managed fields of ours
+	managed      bool // whether it has managed fields of this tool
 }
 
 func newInventory() *inventory {
@@ -87,7 +86,7 @@ func (s *search) take(k kind, o *unstructured.Unstructured) {
 		return
 	case s.isService(k, o):
 		return
-	case isOver(k, o): // completed, and not run again
+	case isOver(k, o): // completed, and will not run again
 		return
 	}
 	m := marked{kind: k, object: o}
@@ -105,7 +104,7 @@ func (s *search) take(k kind, o *unstructured.Unstructured) {
 	}
 }
 
-// mayHave reports whether the object may have findings, so that most objects need not be copied.
+// mayHave reports whether the object may have findings, so that most objects do not have to be copied.
 func mayHave(k kind, o *unstructured.Unstructured) bool {
 	for _, p := range k.places(o) {
 		for _, c := range p.containers() {
@@ -153,8 +152,8 @@ func isOver(k kind, o *unstructured.Unstructured) bool {
 	return false
 }
 
-// top returns the topmost owner of an object, as far as it can be determined without further requests. ok is
-// false if it has no owner.
+// top returns the topmost owner of an object, as far as it can be determined without further requests. ok is false if
+// the object has no owner.
 func (in *inventory) top(o *unstructured.Unstructured) (top identity, ok bool) {
 	who := identity{
 		o.GetAPIVersion(), o.GetKind(), o.GetNamespace(), o.GetName(), metav1.GetControllerOf(o),
@@ -180,7 +179,7 @@ func (in *inventory) owner(who identity, templateHash string) *identity {
 	if known := in.byUID[who.owner.UID]; known != nil {
 		return known
 	}
-	// A ReplicaSet's name is its Deployment's name and the hash in the label of its pods.
+	// A ReplicaSet's name consists of its Deployment's name and the hash in the label of its pods.
 	if name, cut := strings.CutSuffix(who.owner.Name, "-"+templateHash); cut && who.owner.Kind == kindReplicaSet &&
 		templateHash != "" {
 		if known := in.byName[nameKey(kindDeployment, who.namespace, name)]; known != nil {
@@ -197,7 +196,7 @@ func (s *search) assemble() {
 	for _, left := range s.ours {
 		s.ofOurs(left)
 	}
-	// Owners come first, so that what they own can be added to their leftovers.
+	// Owners come first, so that the objects they own can be added to their leftovers.
 	sorting.StableFunc(s.marked, func(a, b marked) int { return s.depth(a) - s.depth(b) })
 	for _, m := range s.marked {
 		if len(m.ours.gone) > 0 || m.managed {
@@ -220,7 +219,7 @@ func (s *search) depth(m marked) int {
 	return 0
 }
 
-// place adds a leftover to that of its owner, which must be changed instead, or to the list.
+// place adds a leftover to that of its owner, which must be changed instead, or to the list if there is no owner.
 func (s *search) place(m marked, left Leftover) {
 	top, owned := s.top(m.object)
 	if owned {
@@ -238,14 +237,14 @@ func (s *search) place(m marked, left Leftover) {
 	s.items = append(s.items, left)
 }
 
-// fixed handles objects that cannot, or should not, be changed themselves.
+// fixed handles objects that cannot or should not be changed themselves.
 func (s *search) fixed(m marked, left *Leftover, top identity, owned bool) {
 	switch {
 	case owned:
 		owner := ref(top.apiVersion, top.kind, top.name)
 		left.What = append(left.What, "owned by "+owner)
 		left.Remedy, left.Todo = Nobody,
-			fmt.Sprintf("its owner would restore it; see: kubectl edit %s -n %s", owner, left.Namespace)
+			fmt.Sprintf("its owner would restore the additions; see: kubectl edit %s -n %s", owner, left.Namespace)
 		if m.kind.name == kindPod && s.byName[nameKey(top.kind, top.namespace, top.name)] != nil {
 			left.Todo = fmt.Sprintf("to let its owner recreate it without the additions: kubectl delete pod %s -n %s",
 				left.Name,
@@ -258,8 +257,8 @@ func (s *search) fixed(m marked, left *Leftover, top identity, owned bool) {
 	}
 }
 
-// changedAt returns when one of the names was added to the object, according to its managed fields, or zero if
-// unknown.
+// changedAt returns the time at which one of the names was added to the object, according to its managed fields, or
+// zero if unknown.
 func changedAt(o metav1.Object, names []string) time.Time {
 	var last time.Time
 	for _, entry := range o.GetManagedFields() {

@@ -12,9 +12,9 @@ import (
 type kind struct {
 	resource schema.GroupVersionResource
 	name     string
-	// specs are the paths of its pod specs; nil for DynamoGraphDeployments, whose format differs.
+	// specs are the paths of its pod specs. It is nil for DynamoGraphDeployments, which have a different format.
 	specs [][]string
-	// fixed is why its pod specs are immutable; empty if they are not.
+	// fixed is the reason why its pod specs are immutable, or empty if they are mutable.
 	fixed string
 }
 
@@ -59,7 +59,7 @@ func workloads() []kind {
 // place is one pod spec in an object. Its maps are shared with the object: changing them changes the object.
 type place struct {
 	spec map[string]any
-	// service is the DynamoGraphDeployment service that the spec belongs to; nil for other kinds.
+	// service is the DynamoGraphDeployment service to which the spec belongs. It is nil for other kinds.
 	service map[string]any
 }
 

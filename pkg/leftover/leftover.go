@@ -1,9 +1,9 @@
-// Package leftover finds and removes what fault injection left in a cluster: by this tool, and by the
-// fault-injection tooling of NVIDIA's Dynamo, which keeps no record of its changes.
+// Package leftover finds and removes what this tool and the fault-injection tooling of NVIDIA Dynamo, which keeps no
+// record of its changes, left in a cluster.
 //
-// This tool's objects are identified by labels, and checked against the ledger: an object of a run that may
-// still be in place is not a leftover. Dynamo's additions are identified by their exact names. If an object
-// differs from what the tool creates, it is treated as the user's and preserved.
+// This tool's objects are identified by labels, and checked against the ledger: an object of a run that may still be in
+// place is not a leftover. Dynamo's additions are identified by their exact names. If an object differs from what that
+// tooling creates, it is assumed to belong to the user and preserved.
 package leftover
 
 import (
@@ -17,40 +17,40 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// Leftover is something that was left: an object, additions to an object, the fault of an overdue run, or a
-// file on a node.
+// Leftover is something that was left behind: an object, additions to an object, the fault of an overdue run, or a file
+// on a node.
 type Leftover struct {
-	// APIVersion and Kind are those of the object. Faults and items on a node have no APIVersion; their kinds
-	// are KindFault, and those of deadman.Leftover.
+	// APIVersion and Kind are those of the object. Faults and items on a node have no APIVersion. The kind of a fault
+	// is KindFault, and those of items on a node are the kinds of deadman.Leftover.
 	APIVersion string    `json:"apiVersion,omitempty"`
 	Kind       string    `json:"kind"`
 	Namespace  string    `json:"namespace,omitempty"`
 	Name       string    `json:"name"`
 	UID        types.UID `json:"uid,omitempty"`
-	// Node is the node of a file or a process; empty for objects in the API.
+	// Node is the node of a file or a process. It is empty for objects in the API.
 	Node string `json:"node,omitempty"`
 
 	Of    Source    `json:"of"`
-	Run   string    `json:"run,omitempty"` // of this tool, if known
+	Run   string    `json:"run,omitempty"` // run of this tool, if known
 	Since time.Time `json:"since,omitzero"`
 	// What describes the findings, one per item.
 	What []string `json:"what"`
-	// With are objects that have the additions too, or belong to the fault, and are cleaned with it:
-	// "pod/web-0".
+	// With are objects, such as "pod/web-0", that also have the additions or belong to the fault, and are cleaned
+	// together with it.
 	With []string `json:"with,omitempty"`
-	// Doubts describe what may be the tool's or the user's, and is skipped.
+	// Doubts describe what may belong to the tool or to the user, and is therefore skipped.
 	Doubts []string `json:"doubts,omitempty"`
 
-	// Remedy is what Cleaner does with it.
+	// Remedy is the action that Cleaner takes.
 	Remedy Remedy `json:"remedy"`
-	// Todo is what the user can do if Cleaner does nothing.
+	// Todo describes what the user can do if Cleaner does nothing.
 	Todo string `json:"todo,omitempty"`
 
 	resource        schema.GroupVersionResource
 	resourceVersion string
 	generation      int64
 	edit            func(place) change
-	mountsSource    bool // Dynamo's ConfigMap is needed as long as this exists
+	mountsSource    bool // Dynamo's ConfigMap is needed as long as this leftover exists
 }
 
 // KindFault is the kind of a run whose fault is still in place although it expired or its client crashed.
@@ -66,7 +66,7 @@ const (
 	Foreign Source = "another fault injector" // on nodes, where the tool is not always known
 )
 
-// Remedy is what Cleaner does with a leftover.
+// Remedy is the action that Cleaner takes on a leftover.
 type Remedy string
 
 // Remedies.
@@ -74,10 +74,10 @@ const (
 	Delete Remedy = "delete" // delete the object
 	Edit   Remedy = "edit"   // remove only the additions from the object
 	OnNode Remedy = "onNode" // the helper removes it on the node
-	Nobody Remedy = "none"   // the user decides: see Todo
+	Nobody Remedy = "none"   // the user decides; see Todo
 )
 
-// Ref returns the name in kubectl's format: deployment.apps/web, fault/runtime-2hb5gn, or
+// Ref formats the name in kubectl's format: deployment.apps/web, fault/runtime-2hb5gn, or
 // record/gpu-1:/var/lib/gpu-fault/runtime-2hb5gn.
 func (l Leftover) Ref() string {
 	if l.Node != "" {
@@ -98,7 +98,7 @@ func ref(apiVersion, kind, name string) string {
 type Skipped struct {
 	What string `json:"what"` // pods, networkpolicies.networking.k8s.io
 	Why  string `json:"why"`
-	// Namespaces were searched nevertheless.
+	// Namespaces are those that were searched nevertheless.
 	Namespaces []string `json:"namespaces,omitempty"`
 }
 
@@ -108,7 +108,7 @@ type Found struct {
 	Skipped []Skipped
 	// InUse counts this tool's objects that belong to runs that may be in place.
 	InUse int
-	// Nodes are those on which runs may have left something.
+	// Nodes are those on which runs may have left something behind.
 	Nodes []string
 	// Unmarked are namespaces that contain records but are not marked as ledgers. Their records are ignored.
 	Unmarked []string
@@ -116,7 +116,7 @@ type Found struct {
 	runs *runs
 }
 
-// sortItems sorts leftovers: faults first, then by namespace, kind and name.
+// sortItems sorts leftovers: faults first, then the others by namespace, kind and name.
 func sortItems(items []Leftover) {
 	first := func(l Leftover) int {
 		if l.Kind == KindFault {

@@ -13,7 +13,7 @@ import (
 const dynamoMarker = "cuda-fault-test"
 
 // OnNode checks what the helper found on a node against the ledger. Items of runs that may be in place are not
-// leftovers; items of an overdue run are cleaned with its fault.
+// leftovers. Items of an overdue run are cleaned together with its fault.
 func (f *Found) OnNode(node string, things []deadman.Leftover) []Leftover {
 	var items []Leftover
 	for _, thing := range things {
@@ -35,7 +35,7 @@ func (f *Found) OnNode(node string, things []deadman.Leftover) []Leftover {
 		}
 		known := f.runs.of(thing.Run)
 		if thing.Run == "" {
-			known = knownRun{standing: closed} // without a run: a prepared file that was never used
+			known = knownRun{standing: closed} // no run: a prepared file that was never used
 		}
 		switch known.standing {
 		case inUse:
@@ -70,7 +70,7 @@ func describe(thing deadman.Leftover) string {
 	case deadman.LeftoverModule:
 		return "kernel module that writes driver log lines"
 	case deadman.LeftoverFirewall:
-		return "firewall rules; they drop nothing after the run expires"
+		return "firewall rules, which drop nothing after the run expires"
 	case deadman.LeftoverDevices:
 		if thing.Ended {
 			return "record of devices that were reported as unhealthy; the fault has ended"
@@ -80,8 +80,7 @@ func describe(thing deadman.Leftover) string {
 	return thing.Kind
 }
 
-// Keep returns the runs whose items on the node the helper must preserve: all except those that are certainly
-// over.
+// Keep returns the runs whose items on the node the helper must preserve: all except those that have certainly ended.
 func (f *Found) Keep(things []deadman.Leftover) []string {
 	var ids []string
 	for id, known := range f.runs.byID {
@@ -90,7 +89,7 @@ func (f *Found) Keep(things []deadman.Leftover) []string {
 		}
 	}
 	for _, thing := range things {
-		if thing.Run != "" && f.runs.of(thing.Run).standing == untold {
+		if thing.Run != "" && f.runs.of(thing.Run).standing == unknown {
 			ids = append(ids, thing.Run)
 		}
 	}

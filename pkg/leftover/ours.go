@@ -26,8 +26,7 @@ var (
 // fieldManager is the field manager with which this tool changes workloads.
 const fieldManager = ledger.ManagedBy
 
-// faultKinds are the commands whose runs have a record from the beginning. Other commands only read, and have
-// no record.
+// faultKinds are the commands whose runs have a record from the start. Other commands only read, and have no record.
 var faultKinds = []string{"xid", "cuda", "runtime", "network", "device", "workload", "fleet"}
 
 func ourLabel() metav1.ListOptions {
@@ -41,8 +40,8 @@ func isRecord(o metav1.Object) bool {
 	return ok && isOurs(o)
 }
 
-// labeled lists objects with our label, except kinds that are already listed for their pod specs, and nodes that this
-// tool has cordoned, which have no label.
+// labeled lists objects with this tool's label, except kinds that are already listed for their pod specs. It also lists
+// nodes cordoned by this tool, which have no label.
 func (s *search) labeled() []task {
 	return []task{func(ctx context.Context) error {
 		_, err := s.metadata(ctx, leaseResource, ourLabel(), func(o *metav1.PartialObjectMetadata) {
@@ -68,7 +67,7 @@ func (s *search) labeled() []task {
 	}}
 }
 
-// labeledObject returns the potential leftover for an object with our label.
+// labeledObject returns the potential leftover for an object with this tool's label.
 func labeledObject(resource schema.GroupVersionResource, kind string, o metav1.Object) Leftover {
 	what := "created by this tool"
 	switch kind {
@@ -79,14 +78,14 @@ func labeledObject(resource schema.GroupVersionResource, kind string, o metav1.O
 	case "ConfigMap":
 		what = "data of a run"
 	case "NetworkChaos":
-		what = "fault by Chaos Mesh"
+		what = "fault injected through Chaos Mesh"
 	}
 	left := leftoverOf(resource, kind, o, Ours, what)
 	left.Run = cmp.Or(o.GetLabels()[ledger.LabelRun], runInName(o.GetName()))
 	return left
 }
 
-// isCopy reports whether a pod is one that the layer nvml has made.
+// isCopy reports whether a pod was created by the layer nvml.
 func isCopy(spec map[string]any) bool {
 	var names []string
 	for _, c := range elements(spec, "initContainers") {
@@ -95,10 +94,10 @@ func isCopy(spec map[string]any) bool {
 	return daemonpod.HasGate(names)
 }
 
-// podName matches the name of a pod of a run, and of its ConfigMap: gpu-fault-RUN-HASH.
+// podName matches the name of a run's pod and of its ConfigMap: gpu-fault-RUN-HASH.
 var podName = regexp.MustCompile(`^gpu-fault-([a-z-]+-[a-z0-9]{6})-[0-9a-f]{8}$`)
 
-// runInName returns the run in the name of its pod, whose labels somebody may have removed; empty for other names.
+// runInName returns the run in the name of its pod, whose labels may have been removed. It returns "" for other names.
 func runInName(name string) string {
 	if m := podName.FindStringSubmatch(name); m != nil {
 		return m[1]
@@ -106,8 +105,8 @@ func runInName(name string) string {
 	return ""
 }
 
-// ourPod returns the potential leftover for a debug pod. busy reports whether it may be in use by a command
-// that only reads and so has no record.
+// ourPod returns the potential leftover for a debug pod. busy reports whether the pod may be in use by a command that
+// only reads and therefore has no record.
 func ourPod(
 	resource schema.GroupVersionResource, o *unstructured.Unstructured, now time.Time,
 ) (left Leftover, busy bool) {
@@ -130,7 +129,7 @@ func ourPod(
 	return left, busy
 }
 
-// ofOurs handles an object with our label according to its run.
+// ofOurs handles an object with this tool's label according to its run.
 func (s *search) ofOurs(left Leftover) {
 	known := s.runs.of(left.Run)
 	if left.Run == "" && s.runs.complete {
@@ -147,33 +146,32 @@ func (s *search) ofOurs(left Leftover) {
 	s.items = append(s.items, left)
 }
 
-// judge sets the remedy according to the standing of the run. The remedy is kept only if the run is certainly
-// over.
+// judge sets the remedy according to the standing of the run. The remedy is kept only if the run has certainly ended.
 func (l *Leftover) judge(known knownRun) {
 	switch known.standing {
 	case closed:
-		l.What = append(l.What, "its run is closed")
+		l.What = append(l.What, "the run is closed")
 	case missing:
-		l.What = append(l.What, "its run has no record")
+		l.What = append(l.What, "the run has no record")
 	case ended:
-		l.What = append(l.What, "its client exited without cleaning up")
+		l.What = append(l.What, "the client exited without cleaning up")
 		l.Remedy, l.Todo = Nobody, known.store.Command("revert", l.Run)
 	case unreadable:
-		l.What = append(l.What, "the record of its run cannot be read")
+		l.What = append(l.What, "the record of the run cannot be read")
 		l.Remedy, l.Todo = Nobody, fmt.Sprintf("kubectl get configmap %s -n %s -o yaml", l.Run, known.store.Namespace)
-	case untold:
+	case unknown:
 		if known.unmarked == "" {
-			l.What = append(l.What, "you are not allowed to read all records, so it is unknown whether its run is over")
+			l.What = append(l.What, "you are not allowed to read all records, so it is unknown whether the run has ended")
 			l.Remedy, l.Todo = Nobody, "ask a user who is allowed to list configmaps in all namespaces"
 			return
 		}
-		what := fmt.Sprintf("the record of its run is in namespace %q, which is not marked as a ledger", known.unmarked)
+		what := fmt.Sprintf("the record of the run is in namespace %q, which is not marked as a ledger", known.unmarked)
 		l.What = append(l.What, what)
 		l.Remedy, l.Todo = Nobody, "an administrator must decide which namespaces are ledgers: see docs/security.md"
 	}
 }
 
-// fields returns since when an object has managed fields of ours, and whether it has any.
+// fields returns the time since which an object has managed fields of this tool, and whether it has any.
 func fields(o metav1.Object) (since time.Time, any bool) {
 	for _, entry := range o.GetManagedFields() {
 		if entry.Manager != fieldManager {
@@ -187,7 +185,7 @@ func fields(o metav1.Object) (since time.Time, any bool) {
 	return since, any
 }
 
-// ourChanges handles a user's object that has changes of ours.
+// ourChanges handles a user's object that was changed by this tool.
 func (s *search) ourChanges(m marked) {
 	left := leftoverOf(m.kind.resource, m.kind.name, m.object, Ours, m.ours.gone...)
 	left.Run = runOf(m)
@@ -198,7 +196,7 @@ func (s *search) ourChanges(m marked) {
 			left.Run, known = s.runs.aiming(top.kind, top.namespace, top.name)
 		}
 		if known.standing == missing && !s.runs.complete {
-			known.standing = untold
+			known.standing = unknown
 		}
 	}
 	switch known.standing {
@@ -209,7 +207,7 @@ func (s *search) ourChanges(m marked) {
 		return
 	}
 	if _, owned := s.top(m.object); owned && m.kind.name == kindPod && known.standing == closed {
-		return // the owner's template is restored, and the shim is idle until the owner replaces the object
+		return // the owner's template has been restored, and the shim is idle until the owner replaces the object
 	}
 	left.Remedy, left.edit = Edit, withoutOurs
 	left.judge(known)
@@ -238,7 +236,7 @@ func runOf(m marked) string {
 			return text(words, ledger.LabelRun)
 		}
 	}
-	for _, p := range m.kind.places(m.object) { // kinds that drop labels of pods still refer to the ConfigMap
+	for _, p := range m.kind.places(m.object) { // kinds that drop pod labels still refer to the ConfigMap
 		for _, volume := range elements(p.spec, "volumes") {
 			if source, ok := field(volume, "configMap"); ok && text(volume, "name") == ourLibVolume {
 				return strings.TrimPrefix(text(source, "name"), ourConfigPrefix)

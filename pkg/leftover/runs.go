@@ -15,17 +15,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/kernellog"
 )
 
-// standing is the state of a run according to the ledger, which also determines how its objects are handled.
+// standing is the state of a run according to the ledger. It also determines how the run's objects are handled.
 type standing int
 
 const (
-	untold     standing = iota // its record may be in a namespace that the user may not read
-	missing                    // it has no record in the whole cluster
-	closed                     // it is closed
-	ended                      // it has no client and nothing to revert, but its record is open
-	overdue                    // it expired or its client crashed, and there is something to revert
-	inUse                      // its client may be active, or its fault is in place as intended
-	unreadable                 // its record is damaged, or of a newer version
+	unknown    standing = iota // the record may be in a namespace that the user may not read
+	missing                    // there is no record in the entire cluster
+	closed                     // the run is closed
+	ended                      // there is no client and nothing to revert, but the record is open
+	overdue                    // the run expired or its client crashed, and there is something to revert
+	inUse                      // the client may be active, or the fault is in place as intended
+	unreadable                 // the record is damaged, or from a newer version
 )
 
 // knownRun is a run in a ledger.
@@ -33,8 +33,8 @@ type knownRun struct {
 	standing standing
 	run      ledger.Run // zero unless it was read
 	store    *ledger.Store
-	why      error // why it is unreadable
-	// unmarked is the namespace of its record if that is not marked as a ledger; otherwise empty.
+	why      error // reason why the record is unreadable
+	// unmarked is the namespace of the run's record if that namespace is not marked as a ledger, and empty otherwise.
 	unmarked string
 }
 
@@ -44,14 +44,14 @@ type runs struct {
 	// complete is set if the records of all namespaces were seen. Otherwise, a run without a record may have
 	// one.
 	complete bool
-	// unmarked are namespaces with records that are not marked as ledgers.
+	// unmarked lists namespaces that contain records but are not marked as ledgers.
 	unmarked []string
 	unread   []Skipped
 	now      time.Time
 }
 
-// loadRuns reads the ledgers of all namespaces with records. It must be called after listing the objects: the
-// record of a run is created first, so an object without a record has lost it.
+// loadRuns reads the ledgers in all namespaces with records. It must be called after listing the objects: the record of
+// a run is created first, so if an object has no record, the record was deleted.
 func (f *Finder) loadRuns(ctx context.Context, records []metav1.PartialObjectMetadata, complete bool) (*runs, error) {
 	known := &runs{byID: map[string]knownRun{}, complete: complete, now: f.now()}
 	scopes := map[string]ledger.Scope{}
@@ -94,8 +94,8 @@ func (f *Finder) loadRuns(ctx context.Context, records []metav1.PartialObjectMet
 	return known, nil
 }
 
-// trusted returns the records in namespaces that are marked as ledgers. Other records may be forged by users of
-// the namespace: they are ignored, and no suggested command uses them.
+// trusted returns the records in namespaces that are marked as ledgers. Other records may be forged by users of the
+// namespace. They are ignored, and no suggested command uses them.
 func (f *Finder) trusted(
 	ctx context.Context, records []metav1.PartialObjectMetadata, known *runs,
 ) ([]metav1.PartialObjectMetadata, error) {
@@ -121,9 +121,9 @@ func (f *Finder) trusted(
 			trusted = append(trusted, record)
 			continue
 		}
-		// The run's objects are not leftovers for that reason: the namespace may be an administrator's ledger
-		// that is not marked.
-		known.learn(record.Name, knownRun{standing: untold, unmarked: record.Namespace})
+		// An unmarked namespace alone does not make the run's objects leftovers: it may be a ledger that the
+		// administrator has not marked.
+		known.learn(record.Name, knownRun{standing: unknown, unmarked: record.Namespace})
 	}
 	return trusted, nil
 }
@@ -144,11 +144,11 @@ func (r *runs) of(id string) knownRun {
 	case r.complete:
 		return knownRun{standing: missing}
 	default:
-		return knownRun{standing: untold}
+		return knownRun{standing: unknown}
 	}
 }
 
-// aiming returns a run that is not over and changes the object.
+// aiming returns a run that has not ended and changes the object.
 func (r *runs) aiming(kind, namespace, name string) (string, knownRun) {
 	for id, known := range r.byID {
 		if known.standing < ended {
@@ -176,7 +176,7 @@ func judge(run ledger.Run, now time.Time) standing {
 	case len(run.Pending()) > 0:
 		return inUse
 	case finished && now.Before(run.Deadline.Add(ledger.ClockSkew)):
-		return inUse // its client may be cleaning up
+		return inUse // the client may be cleaning up
 	default:
 		return ended
 	}
@@ -189,9 +189,9 @@ func (r *runs) faults() []Leftover {
 		if known.standing != overdue {
 			continue
 		}
-		why := "its client crashed"
+		why := "the client crashed"
 		if known.run.Expired(r.now) {
-			why = fmt.Sprintf("it expired at %s", known.run.Until.Format(time.RFC3339))
+			why = fmt.Sprintf("expired at %s", known.run.Until.Format(time.RFC3339))
 		}
 		what := fmt.Sprintf("%s on %s: %s; not confirmed as reverted", known.run.Summary,
 			targets(known.run.Pending()), why)
@@ -216,7 +216,7 @@ func targets(steps []ledger.Step) string {
 // nodeFault is the fault that changes files on nodes.
 const nodeFault = "runtime"
 
-// nodes returns the nodes on which a run may have left something, because it was not fully reverted.
+// nodes returns the nodes on which a run may have left something behind because it was not fully reverted.
 func (r *runs) nodes() []string {
 	var names []string
 	for _, known := range r.byID {

@@ -10,11 +10,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 )
 
-// Edit is a sed script that fixes one configuration file. It applies to the file as it was read.
+// Edit is a sed script that fixes one configuration file. It applies to the file in the state in which it was read.
 type Edit struct{ File, Sed string }
 
 // editable reports whether a file can be edited manually: it is not a link, which sed would replace with a file, and no
-// other program regenerates it.
+// other program regenerates the file.
 func (i *Instance) editable(file string) bool {
 	n := slices.IndexFunc(i.Files, func(f File) bool { return f.Path == file })
 	return n >= 0 && i.ConfigError == "" && i.Files[n].Link == "" && i.Files[n].NotEdited == ""
@@ -29,10 +29,10 @@ func (i *Instance) lines(file string) []string {
 	return all
 }
 
-// isPlain reports whether text has no special characters for sed except dots.
+// isPlain reports whether text contains no special characters for sed except dots.
 func isPlain(text string) bool { return regexp.MustCompile(`^[A-Za-z0-9._/-]+$`).MatchString(text) }
 
-// pattern returns a sed regular expression that matches a plain text.
+// pattern returns a sed regular expression that matches plain text.
 func pattern(text string) string { return strings.ReplaceAll(text, ".", `\.`) }
 
 // setting returns the location of a handler's setting in one of its tables or in its options table. ok is false if the
@@ -85,7 +85,7 @@ func (i *Instance) enabled(plugin string) *Edit {
 }
 
 // optionsTable returns the header of the options table for a misplaced option, in the style of the handler's header in
-// the file. It returns "" if the handler has another form.
+// the file. It returns "" if the handler is defined in another form.
 func (i *Instance) optionsTable(p containerd.Problem) string {
 	all := i.lines(p.File)
 	for n := min(p.Line, len(all)) - 1; n >= 0; n-- {

@@ -92,7 +92,7 @@ func TestEdits(t *testing.T) {
 		}
 	}
 	generated := loaded("1.7.28", nil, file, "disabled_plugins = [\"cri\"]\n")
-	generated.Instance.Files[0].ReadOnly = "k3s regenerates it at each start"
+	generated.Instance.Files[0].ReadOnly = "k3s regenerates the file on each start"
 	if f := New("gpu-1", generated, nil, nil).Findings; f[len(f)-1].Edit != nil {
 		t.Error("an edit of a file that is regenerated at each start has no effect")
 	}
@@ -132,11 +132,11 @@ func TestTitlesNameThings(t *testing.T) {
 		},
 		"rt.dropin-shadow": {
 			New("gpu-1", loaded("1.7.28", nil, file, "version = 2\n"+runc2, dropIn, "version = 2\n"+table2), nil, nil),
-			"the drop-in " + dropIn + " replaces the whole configuration of CRI, so CRI does not load",
+			"the drop-in " + dropIn + " replaces the entire CRI configuration, so the CRI plugin does not load",
 		},
 		"rt.version-skew-ids": {
 			New("gpu-1", loaded("1.7.28", []string{"runc="}, file, "version = 2\n"+runc2+table3), nil, nil),
-			"handler nvidia is in " + file + " under a plugin ID that containerd 1.7.28 does not read there",
+			"handler nvidia is in " + file + " under a plugin ID that containerd 1.7.28 does not read in this file",
 		},
 	} {
 		var got []string

@@ -45,7 +45,7 @@ func (v *View) find() []Finding {
 	all = append(all, v.notLoaded()...)
 	wrong := v.wrongInstance()
 	if len(wrong) == 0 { // the fix for a wrong instance covers this problem
-		wrong = v.wronglyTold()
+		wrong = v.misdirected()
 	}
 	all = append(all, wrong...)
 	all = append(all, v.stale()...)
@@ -59,7 +59,7 @@ func (v *View) notServing() []Finding {
 	if i.ConfigError != "" {
 		message := "containerd would not start with its files: " + i.ConfigError
 		if i.Ready {
-			message += "; until its next restart, it still runs with its configuration in memory"
+			message += "; until the next restart, it keeps using the configuration in memory"
 		}
 		all = append(all, Finding{
 			ID: "rt.unparsable", Message: message,
@@ -71,27 +71,28 @@ func (v *View) notServing() []Finding {
 	}
 	if !i.Ready {
 		all = append(all, Finding{
-			ID: "rt.not-ready", Message: i.UnitName() + " does not serve the kubelet: " + i.Error,
-			Title:  "the container runtime does not serve the kubelet",
+			ID: "rt.not-ready", Message: i.UnitName() + " does not respond to the kubelet: " + i.Error,
+			Title:  "the container runtime does not respond to the kubelet",
 			Quotes: []Quote{{"the runtime at " + cmp.Or(i.Socket, "its socket"), i.Error}},
 		})
 	}
 	return all
 }
 
-// notLoaded finds files with which containerd starts but its CRI plugin does not, so that the node becomes NotReady.
+// notLoaded finds files with which containerd starts but its CRI plugin does not load, so that the node becomes
+// NotReady.
 func (v *View) notLoaded() []Finding {
 	i, all := v.Runtime, []Finding(nil)
 	later := ""
 	if i.Ready {
-		later = "; until its next restart, it still runs with its configuration in memory"
+		later = "; until the next restart, it keeps using the configuration in memory"
 	}
 	for _, p := range i.Problems {
 		f := Finding{Latent: i.Ready, Handlers: p.Handlers, Quotes: i.quotes(p)}
 		switch p.Kind {
 		case containerd.ProblemDisabled:
 			f.ID, f.Title = "rt.cri-disabled",
-				fmt.Sprintf("%s disables CRI (%q), which the kubelet requires", i.ConfigPath, p.Value)
+				fmt.Sprintf("%s disables the CRI plugin (%q), which the kubelet requires", i.ConfigPath, p.Value)
 			f.Edit = i.enabled(p.Value)
 			f.Message = p.Text + later
 			f.Fix = fmt.Sprintf("remove %q from disabled_plugins in %s, and restart %s", p.Value, i.ConfigPath,
@@ -99,12 +100,12 @@ func (v *View) notLoaded() []Finding {
 		case containerd.ProblemNoDefault:
 			if shadow := i.shadow(p.Default); shadow != nil {
 				f.ID, f.Title = "rt.dropin-shadow",
-					"the drop-in "+shadow.File+" replaces the whole configuration of CRI, so CRI does not load"
+					"the drop-in "+shadow.File+" replaces the entire CRI configuration, so the CRI plugin does not load"
 				f.Quotes = append(i.quotes(*shadow), f.Quotes...)
 				f.Message = shadow.Text + "; " + p.Text + later
 				f.Fix =
 					fmt.Sprintf(
-						"move %s to another directory, or add the whole CRI table to it; then restart %s. containerd 2.0 merges such "+
+						"move %s to another directory, or add the entire CRI table to it; then restart %s. containerd 2.0 merges such "+
 							"files",
 						shadow.File,
 						i.UnitName(),
@@ -112,7 +113,7 @@ func (v *View) notLoaded() []Finding {
 				break
 			}
 			f.ID, f.Title = "rt.default-missing",
-				fmt.Sprintf("the default runtime handler %q does not exist, so CRI does not load", p.Default)
+				fmt.Sprintf("the default runtime handler %q does not exist, so the CRI plugin does not load", p.Default)
 			f.Message = p.Text + later
 			f.Fix =
 				fmt.Sprintf("set default_runtime_name in %s to a defined handler, or define %s; then restart "+
@@ -122,9 +123,9 @@ func (v *View) notLoaded() []Finding {
 				continue
 			}
 			f.ID, f.Mild, f.Title = "rt.dropin-shadow", true, "the drop-in "+p.File+
-				" replaces the whole configuration of CRI, including "+plainly("handler", p.Handlers)
+				" replaces the entire CRI configuration, including "+plainly("handler", p.Handlers)
 			f.Message = p.Text + "; lost: " + strings.Join(p.Handlers, ", ") + later
-			f.Fix = fmt.Sprintf("add the whole CRI table to %s; containerd 2.0 merges such files", p.File)
+			f.Fix = fmt.Sprintf("add the entire CRI table to %s; containerd 2.0 merges such files", p.File)
 		default:
 			continue
 		}
@@ -148,7 +149,7 @@ func (v *View) ignored() []Finding {
 			f.ID = "rt.option-misplaced"
 			f.Title = fmt.Sprintf("%s of handler %s is one level too high in %s, where containerd ignores it", p.Key,
 				p.Handlers[0], p.File)
-			f.Message += ": its pods run with plain runc, without GPUs"
+			f.Message += ": pods with this handler run with plain runc, without GPUs"
 			f.Latent = known && h.InMemory != nil && h.InMemory.BinaryName != "" && p.Key == binaryName
 			f.Mild = p.Key != binaryName || known && h.OnDisk != nil && h.OnDisk.BinaryName != ""
 			if f.Mild {
@@ -164,12 +165,12 @@ func (v *View) ignored() []Finding {
 				continue
 			}
 			f.ID, f.Title = "rt.version-skew-ids", fmt.Sprintf(
-				"%s in %s under a plugin ID that containerd %s does not read there",
+				"%s in %s under a plugin ID that containerd %s does not read in this file",
 				isAre("handler", f.Handlers), p.File, i.Release,
 			)
 			f.Fix =
 				fmt.Sprintf(
-					"replace the file with the output of `%s -c %s config migrate`, which has the ID that this release reads, and restart "+
+					"replace the file with the output of `%s -c %s config migrate`, which contains the ID that this release reads, and restart "+
 						"%s",
 					cmp.Or(i.Exe, "containerd"),
 					p.File,
@@ -214,7 +215,7 @@ func (v *View) wrongInstance() []Finding {
 		}
 		message :=
 			fmt.Sprintf(
-				"%s defined in %s, which %s; the kubelet uses %s, which does not have %s: pods that request one fail with `no runtime for %q is configured`",
+				"%s defined in %s, which %s; the kubelet uses %s, which does not have %s: pods that request it fail with `no runtime for %q is configured`",
 				isAre("handler", lost),
 				where,
 				d.loadedBy(),
@@ -255,9 +256,9 @@ func cutPlace(place string) (file string, line int, ok bool) {
 	return place[:n], line, err == nil
 }
 
-// wronglyTold finds a toolkit on the node that is configured to edit a configuration that the kubelet's containerd does
+// misdirected finds a toolkit on the node that is configured to edit a configuration that the kubelet's containerd does
 // not load.
-func (v *View) wronglyTold() []Finding {
+func (v *View) misdirected() []Finding {
 	var all []Finding
 	for _, t := range v.Toolkits {
 		told := t.Config()
@@ -265,7 +266,7 @@ func (v *View) wronglyTold() []Finding {
 			v.Runtime.HasGPUHandler() {
 			continue
 		}
-		said := "no settings of the runtime, so it edits the default file"
+		said := "no runtime settings, so it edits the default file"
 		if s := t.Setting("RUNTIME_CONFIG", "CONTAINERD_CONFIG"); s != nil {
 			said = s.Name + "=" + s.Value
 		}
@@ -286,7 +287,7 @@ func (v *View) wronglyTold() []Finding {
 
 // ToolkitEnv returns the settings with which the NVIDIA Container Toolkit edits the correct containerd, or none if they
 // are unknown. All four are required: since v1.18, the toolkit writes a drop-in and reads the configuration with
-// `containerd config dump`, for which it uses the first containerd in the node's PATH.
+// `containerd config dump`, using the first containerd in the node's PATH.
 func (v *View) ToolkitEnv() []Setting {
 	i := v.Runtime
 	if i == nil || i.ConfigPath == "" {
@@ -364,7 +365,7 @@ func (v *View) stale() []Finding {
 	return []Finding{{
 		ID: "rt.edited-not-restarted", Fix: fix, Handlers: all, Quotes: quotes, Mild: len(added) == 0,
 		Message: "the files were edited after containerd read them (" + strings.Join(words, "; ") +
-			"): until a restart, containerd has the old handlers in memory",
+			"): containerd keeps using the old handlers until it is restarted",
 		Title: "the configuration was edited after containerd read it and is not in effect",
 	}}
 }
@@ -377,7 +378,7 @@ func said(s *Settings) string {
 	return fmt.Sprintf("runtime_type = %q, BinaryName = %q, SystemdCgroup = %t", s.Type, s.BinaryName, s.Systemd())
 }
 
-// missing finds executables that do not exist. It reports an executable of several handlers once.
+// missing finds executables that do not exist. It reports an executable that several handlers use only once.
 func (v *View) missing() []Finding {
 	users := map[string][]string{}
 	for _, h := range v.Runtime.Handlers {
@@ -393,8 +394,8 @@ func (v *View) missing() []Finding {
 			ID: "rt.binary-missing", Handlers: handlers, Latent: true,
 			Title: fmt.Sprintf("%s %s %s, which %s", plainly("handler", handlers), verb(handlers, "starts"), program,
 				unusable(v.Runtime.Executables[program])),
-			Message: fmt.Sprintf("%s of %s: %s; its pods do not start", program, plainly("handler", handlers),
-				v.Runtime.Executables[program]),
+			Message: fmt.Sprintf("%s of %s: %s; pods with this handler do not start", program,
+				plainly("handler", handlers), v.Runtime.Executables[program]),
 			Quotes: []Quote{{program, v.Runtime.Executables[program]}},
 		}
 		if IsShim(program) {
@@ -407,7 +408,7 @@ func (v *View) missing() []Finding {
 			f.Latent = f.Latent && h.InMemory != nil &&
 				!slices.Contains((&Handler{InMemory: h.InMemory}).Programs(), program)
 			if h.InMemory == nil && v.Runtime.ShowsMemory() {
-				continue // not loaded yet, so pods cannot use it
+				continue // not loaded yet, so pods cannot use the handler
 			}
 			f.Quotes = append(f.Quotes, Quote{
 				"handler " + name + strings.TrimRight(" "+strings.Join(h.Places, " "), " "), said(new(h.Effective())),
@@ -439,7 +440,8 @@ func unusable(problem string) string {
 	return "cannot be executed"
 }
 
-// Programs returns the programs that the handler executes, on disk and in memory, as named in Executables.
+// Programs returns the programs that the handler executes, on disk and in memory, under the same names as in
+// Executables.
 func (h Handler) Programs() []string {
 	var all []string
 	for _, s := range []*Settings{h.OnDisk, h.InMemory} {

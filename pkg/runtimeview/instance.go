@@ -10,8 +10,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 )
 
-// shadow returns the problem of the drop-in that hides the default handler, or of the setting that changes the default,
-// or nil.
+// shadow returns the problem with the drop-in that hides the default handler, or with the setting that changes the
+// default. It returns nil if there is none.
 func (i *Instance) shadow(handler string) *containerd.Problem {
 	for n, p := range i.Problems {
 		if p.Kind == containerd.ProblemReplaces &&
@@ -26,7 +26,7 @@ func (i *Instance) has(kind containerd.ProblemKind) bool {
 	return slices.ContainsFunc(i.Problems, func(p containerd.Problem) bool { return p.Kind == kind })
 }
 
-// quotes returns the line that has the problem, and how containerd interprets it.
+// quotes returns the line that causes the problem, and how containerd interprets it.
 func (i *Instance) quotes(p containerd.Problem) []Quote {
 	var all []Quote
 	if line := i.Line(p.File, p.Line); line != "" {

@@ -15,7 +15,7 @@ import (
 type RuntimeClass struct {
 	Name    string `json:"name"`
 	Handler string `json:"handler"`
-	// Known reports whether the kubelet's runtime has the handler in memory. It is nil if that is unknown.
+	// Known reports whether the kubelet's runtime has the handler in memory. It is nil if this is unknown.
 	Known *bool `json:"known,omitempty"`
 }
 
@@ -30,7 +30,7 @@ type Toolkit struct {
 	Settings    []Setting `json:"settings"`
 }
 
-// Setting is a setting of the toolkit that concerns the runtime.
+// Setting is a setting of the toolkit that affects the runtime.
 type Setting struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
@@ -68,7 +68,7 @@ func ToolkitsOf(set appsv1.DaemonSet, nodeLabels labels.Set) []Toolkit {
 	return all
 }
 
-// hostPathOf converts a path in a container to a path on the node, using the container's mounts.
+// hostPathOf converts a path in a container to a path on the node, based on the container's mounts.
 func hostPathOf(value string, c corev1.Container, volumes []corev1.Volume) string {
 	_, file, found := strings.Cut(value, "file=") // the format is RUNTIME_CONFIG_SOURCE=file=/path
 	if !found {
@@ -95,7 +95,7 @@ func hostPathOf(value string, c corev1.Container, volumes []corev1.Volume) strin
 	return result
 }
 
-// Setting returns the first of the named variables that the toolkit has, or nil.
+// Setting returns the first of the named variables that is set for the toolkit, or nil.
 func (t Toolkit) Setting(names ...string) *Setting {
 	for _, name := range names {
 		for i, s := range t.Settings {
@@ -114,7 +114,7 @@ func (t Toolkit) Config() string {
 	switch {
 	case s == nil || s.Value == "":
 		return "/etc/containerd/config.toml"
-	case s.OnNode == "" && strings.HasPrefix(s.Value, "/runtime/"): // a mount of the GPU operator
+	case s.OnNode == "" && strings.HasPrefix(s.Value, "/runtime/"): // a mount created by the GPU operator
 		return ""
 	}
 	return cmp.Or(s.OnNode, s.Value)

@@ -41,20 +41,20 @@ type Instance struct {
 	Name        string   `json:"name,omitempty"` // containerd or cri-o; empty for a configuration
 	Release     string   `json:"release,omitempty"`
 	Ready       bool     `json:"ready"`
-	Error       string   `json:"error,omitempty"` // why it is not ready or does not respond
+	Error       string   `json:"error,omitempty"` // reason why the runtime is not ready or does not respond
 	PID         int      `json:"pid,omitempty"`
 	Exe         string   `json:"exe,omitempty"`
 	Args        []string `json:"args,omitempty"`
 	Unit        string   `json:"unit,omitempty"`
 	Socket      string   `json:"socket,omitempty"`
 	ConfigPath  string   `json:"configPath,omitempty"`
-	ConfigError string   `json:"configError,omitempty"` // why containerd would not start with the files
+	ConfigError string   `json:"configError,omitempty"` // reason why containerd would not start with the files
 	Files       []File   `json:"files"`
-	// DefaultHandler is the default handler in memory, or on disk if that is unknown.
+	// DefaultHandler is the default handler in memory, or on disk if the former is unknown.
 	DefaultHandler string            `json:"defaultHandler,omitempty"`
 	Handlers       []Handler         `json:"handlers"`
-	Executables    map[string]string `json:"executables,omitempty"` // the problem of each executable, or ""
-	Warnings       []string          `json:"warnings,omitempty"`    // about the configuration
+	Executables    map[string]string `json:"executables,omitempty"` // problem with each executable, or ""
+	Warnings       []string          `json:"warnings,omitempty"`    // warnings about the configuration
 
 	// Problems are settings in the files that the daemon ignores or cannot load.
 	Problems []containerd.Problem `json:"-"`
@@ -85,7 +85,7 @@ type File struct {
 	Volatile string `json:"volatile,omitempty"`
 }
 
-// Handler is a runtime handler, on disk and in memory.
+// Handler is a runtime handler, as configured on disk and in memory.
 type Handler struct {
 	Name           string    `json:"name"`
 	Default        bool      `json:"default,omitempty"`
@@ -140,7 +140,7 @@ func (v *View) join() {
 	}
 }
 
-// ShowsMemory reports whether the runtime returned its configuration in memory, which always has a handler.
+// ShowsMemory reports whether the runtime returned its configuration in memory, which always contains a handler.
 func (i *Instance) ShowsMemory() bool {
 	return slices.ContainsFunc(i.Handlers, func(h Handler) bool { return h.InMemory != nil })
 }
@@ -262,7 +262,7 @@ func (i *Instance) markDefault(disk, memory *containerd.Merged) {
 	}
 }
 
-// Effective returns the settings in memory, or on disk if those are unknown.
+// Effective returns the settings in memory, or those on disk if the former are unknown.
 func (h Handler) Effective() Settings {
 	if h.InMemory != nil {
 		return *h.InMemory
@@ -270,7 +270,7 @@ func (h Handler) Effective() Settings {
 	return *h.OnDisk
 }
 
-// enabledCDI returns enable_cdi from the configuration that CRI returned, or nil.
+// enabledCDI returns enable_cdi from the configuration returned by CRI, or nil.
 func enabledCDI(said *cri.Info) *bool {
 	if said == nil {
 		return nil
@@ -295,7 +295,7 @@ func imports(files []api.ConfigFile) []string {
 	return root.Imports
 }
 
-// Line returns a line of a configuration file, starting at 1, or "" if it does not exist.
+// Line returns a line of a configuration file by its number, starting at 1, or "" if the line does not exist.
 func (i *Instance) Line(file string, number int) string {
 	lines := bytes.Split(i.data[file], []byte("\n"))
 	if number < 1 || number > len(lines) {

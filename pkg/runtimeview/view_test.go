@@ -33,7 +33,7 @@ func loaded(release string, memory []string, files ...string) api.Runtime {
 		i.Files = append(i.Files, api.ConfigFile{Path: files[n], Data: []byte(files[n+1])})
 	}
 	if memory == nil {
-		i.CRIError = "it has no CRI"
+		i.CRIError = "the CRI plugin is disabled"
 		return api.Runtime{Instance: i}
 	}
 	runtimes := map[string]any{}

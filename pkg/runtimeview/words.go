@@ -4,7 +4,7 @@ import (
 	"strings"
 )
 
-// verb returns the singular or plural form of a verb for the names.
+// verb returns the singular or plural form of a verb, depending on the number of names.
 func verb(names []string, singular string) string {
 	if len(names) > 1 {
 		return strings.TrimSuffix(singular, "s")

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Hosts are host names with ports that a program may connect to, such as api.example.com:443, through the proxy that
+// Hosts are host names with ports, such as api.example.com:443, to which a program may connect through the proxy that
 // Serve runs.
 type Hosts []string
 
@@ -35,8 +35,8 @@ func ParseHosts(all []string) (Hosts, error) {
 	return hosts, nil
 }
 
-// Serve runs an HTTP proxy on the listener that connects to these hosts only, by the method CONNECT, until ctx is
-// done. The proxy does not see what is transmitted.
+// Serve runs an HTTP proxy on the listener that connects only to these hosts, using the method CONNECT, until ctx is
+// done. The proxy does not see the transmitted data.
 func (h Hosts) Serve(ctx context.Context, listener net.Listener) {
 	server := &http.Server{Handler: h, ReadHeaderTimeout: 30 * time.Second}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })

@@ -8,48 +8,48 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// auditArch identifies the architecture's own system calls, so that those of a 32-bit ABI are refused.
+// auditArch identifies the architecture's own system calls, so that those of a 32-bit ABI are rejected.
 var auditArch = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}
 
 // x32 marks the system calls of the x32 ABI on amd64.
 const x32 = 0x40000000
 
-// A rule of the filter: a system call that fails with an error, always or depending on its first argument.
+// A rule of the filter makes a system call fail with an error, either always or depending on its first argument.
 type rule struct {
 	call  uint32
 	errno unix.Errno
-	// mask refuses calls whose first argument has one of these bits; only refuses those whose first argument is none of
-	// these. If both are empty, all calls are refused.
+	// mask rejects calls whose first argument contains one of these bits. only rejects calls whose first argument is
+	// none of these values. If both are empty, all calls are rejected.
 	mask uint32
 	only []uint32
 }
 
-// refused are the system calls with which a program could avoid being recorded, gain capabilities in a namespace of its
-// own, forge the arguments of another program, or reach something outside that namespaces do not separate.
+// refused are the system calls with which a program could avoid being recorded, gain capabilities in its own namespace,
+// forge another program's arguments, or reach something outside that namespaces do not separate.
 var refused = []rule{
-	// ptrace does not follow untraced processes. In a user namespace, the program would be root over large parts of the
+	// ptrace does not follow untraced processes. In a user namespace, the program would be root for large parts of the
 	// kernel.
 	{call: unix.SYS_CLONE, errno: unix.EPERM, mask: unix.CLONE_UNTRACED | unix.CLONE_NEWUSER},
-	// Its flags are in memory, and cannot be checked. Libraries use clone then.
+	// Its flags are in memory and cannot be checked. Libraries use clone instead.
 	{call: unix.SYS_CLONE3, errno: unix.ENOSYS},
 	{call: unix.SYS_UNSHARE, errno: unix.EPERM, mask: unix.CLONE_NEWUSER},
 	{call: unix.SYS_SETNS, errno: unix.EPERM},
-	// What the first process itself needs; all processes of the sandbox are traced already.
+	// The first process itself needs these calls. All processes in the sandbox are already traced.
 	{
 		call: unix.SYS_PTRACE, errno: unix.EPERM,
 		only: []uint32{unix.PTRACE_TRACEME, unix.PTRACE_CONT, unix.PTRACE_SETOPTIONS},
 	},
 	{call: unix.SYS_PROCESS_VM_WRITEV, errno: unix.EPERM},
-	{call: unix.SYS_PERSONALITY, errno: unix.EPERM, only: []uint32{0, 0xffffffff}}, // the latter only reads
-	{call: unix.SYS_PRLIMIT64, errno: unix.EPERM, only: []uint32{0}},               // of other processes
+	{call: unix.SYS_PERSONALITY, errno: unix.EPERM, only: []uint32{0, 0xffffffff}}, // the second value only reads
+	{call: unix.SYS_PRLIMIT64, errno: unix.EPERM, only: []uint32{0}},               // limits of other processes
 	{call: unix.SYS_KEYCTL, errno: unix.EPERM},
 	{call: unix.SYS_ADD_KEY, errno: unix.EPERM},
 	{call: unix.SYS_REQUEST_KEY, errno: unix.EPERM},
 	{
-		call: unix.SYS_SOCKET, errno: unix.EAFNOSUPPORT, // such as vsock, which has no namespaces
+		call: unix.SYS_SOCKET, errno: unix.EAFNOSUPPORT, // for example vsock, which has no namespaces
 		only: []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK},
 	},
-	{call: unix.SYS_IO_URING_SETUP, errno: unix.ENOSYS}, // its operations pass by this filter
+	{call: unix.SYS_IO_URING_SETUP, errno: unix.ENOSYS}, // its operations bypass this filter
 	{call: unix.SYS_BPF, errno: unix.EPERM},
 	{call: unix.SYS_PERF_EVENT_OPEN, errno: unix.EPERM},
 	{call: unix.SYS_USERFAULTFD, errno: unix.EPERM},
@@ -58,7 +58,7 @@ var refused = []rule{
 // Offsets in struct seccomp_data: number, architecture, and the low half of the first argument (little-endian).
 const offsetCall, offsetArch, offsetFirst = 0, 4, 16
 
-// filter returns the program in classic BPF.
+// filter returns the filter as a classic BPF program.
 func filter(arch uint32) []unix.SockFilter {
 	load := func(offset uint32) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
@@ -96,22 +96,22 @@ func filter(arch uint32) []unix.SockFilter {
 	return append(program, allow)
 }
 
-// restrict refuses system calls to this thread, and to all processes that it starts.
+// restrict rejects system calls from this thread, and from all processes that it starts.
 func restrict() error {
 	arch, is := auditArch[runtime.GOARCH]
 	if !is {
-		return errors.New("no filter of system calls for " + runtime.GOARCH)
+		return errors.New("no system call filter for " + runtime.GOARCH)
 	}
 	program := filter(arch)
 	prog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
 	return unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&prog)), 0, 0)
 }
 
-// unreachable makes this process, the first one, unreachable for the program where both have the same user: the program
-// cannot end it by a signal, and cannot read or change it.
+// unreachable makes this process, the first one, unreachable for the program if both have the same user: the program
+// can neither terminate it with a signal, nor read or change it.
 func unreachable() error {
-	// The kernel drops signals to the first process for which it has no handler, if they come from inside. The handlers
-	// are those of the Go runtime, which needs only that of SIGURG.
+	// The kernel drops signals from inside the sandbox to the first process if it has no handler for them. The handlers
+	// are those of the Go runtime, which needs only the one for SIGURG.
 	var none struct {
 		handler, flags, restorer uintptr
 		mask                     uint64
@@ -130,11 +130,11 @@ func unreachable() error {
 	return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 }
 
-// Limits of the program. Its memory as a whole is not limited, because that requires a control group; if memory is
-// short, the kernel ends it first.
+// Limits for the program. Its total memory is not limited, because that requires a control group. If memory is short,
+// the kernel kills the program first.
 const (
 	maxFile      = 1 << 30 // bytes
-	maxProcesses = 4096    // if it has a user of its own
+	maxProcesses = 4096    // only if the program has its own user
 )
 
 func limit(ownUser bool) error {

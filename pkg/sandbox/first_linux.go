@@ -20,20 +20,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// prepared is set when the program has called First. Otherwise, the first process of a sandbox would be an ordinary
-// run of the program.
+// prepared is set when the program has called First. Otherwise, the first process of a sandbox would be an ordinary run
+// of the program.
 var prepared atomic.Bool
 
-// First is the sandbox's first process, which is this program executed again in the namespaces of the sandbox. It
-// opens the listeners, builds the file system, starts the program, and waits for all processes. Programs that create
-// sandboxes call First before anything else, with their arguments and streams, and exit with the returned code if
-// inside is true. In all other processes, it is false.
+// First is the sandbox's first process, which is this program executed again in the sandbox's namespaces. It opens the
+// listeners, builds the file system, starts the program, and waits for all processes. Programs that create sandboxes
+// must call First before anything else, with their arguments and streams, and exit with the returned code if inside is
+// true. In all other processes, inside is false.
 func First(args []string, out, errOut io.Writer) (code int, inside bool) {
 	if len(args) != 2 || args[0] != name || os.Getpid() != 1 {
 		prepared.Store(true)
 		return 0, false
 	}
-	runtime.LockOSThread() // ptrace, and what a process inherits, belong to a thread
+	runtime.LockOSThread() // ptrace and inherited attributes belong to a thread
 	talk := os.NewFile(3, "caller")
 	// Descriptors that the caller inherited from its own parent must not reach the program.
 	_ = unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
@@ -63,7 +63,7 @@ func first(talk *os.File, listeners string, out, errOut io.Writer) error {
 	if err := orders.Decode(&given); err != nil {
 		return err
 	}
-	go func() { // ends with the caller
+	go func() { // terminates with the caller
 		var none order
 		_ = orders.Decode(&none)
 		unix.Exit(1)
@@ -92,7 +92,7 @@ func loopback() error {
 	return unix.IoctlIfreq(socket, unix.SIOCSIFFLAGS, request)
 }
 
-// send opens a listener and passes it to the caller: a socket stays in the network in which it was opened.
+// send opens a listener and passes it to the caller. A socket stays in the network in which it was opened.
 func send(to *os.File) error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -171,7 +171,7 @@ func files(given order) error {
 	return enter(given.Base)
 }
 
-// show makes a host directory readable at the same path. Symbolic links of the system, such as /bin, stay links.
+// show makes a host directory readable at the same path. The system's symbolic links, such as /bin, are preserved.
 func show(base, path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -190,7 +190,7 @@ func show(base, path string) error {
 	return bind(path, base+path, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
 }
 
-// bind mounts from at to, with all mounts below it.
+// bind mounts from at to, including all mounts below it.
 func bind(from, to string, attributes uint64) error {
 	info, err := os.Stat(from)
 	if err != nil {
@@ -210,7 +210,7 @@ func bind(from, to string, attributes uint64) error {
 	return unix.MountSetattr(unix.AT_FDCWD, to, unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: attributes})
 }
 
-// enter makes base the root directory, and removes the host's.
+// enter makes base the root directory, and removes the host's root directory.
 func enter(base string) error {
 	if err := unix.Chdir(base); err != nil {
 		return err
@@ -224,9 +224,9 @@ func enter(base string) error {
 	return unix.Chdir("/")
 }
 
-// confine limits what this thread, and the processes that it starts, may do.
+// confine limits what this thread and the processes that it starts may do.
 func confine() error {
-	// The session keyring is the caller's, and may hold its credentials.
+	// The session keyring belongs to the caller and may contain the caller's credentials.
 	_, err := unix.KeyctlInt(unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0, 0, 0)
 	if err != nil && !errors.Is(err, unix.ENOSYS) {
 		return fmt.Errorf("leave the caller's keyring: %w", err)
@@ -249,12 +249,12 @@ func confine() error {
 	return nil
 }
 
-// start starts the program and waits for it and all others.
+// start starts the program, and waits for the program and all other processes.
 func start(given order, caller *json.Encoder, out, errOut io.Writer) error {
 	if err := confine(); err != nil {
 		return err
 	}
-	// A program of a user other than root has the capabilities of this set only.
+	// A program that is run by a user other than root has only the capabilities in this set.
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
 		return fmt.Errorf("drop capabilities: %w", err)
 	}
@@ -291,7 +291,7 @@ func start(given order, caller *json.Encoder, out, errOut io.Writer) error {
 	return caller.Encode(event{Last: true, Exit: exit})
 }
 
-// commandLine returns the arguments of a process, cut.
+// commandLine returns the arguments of a process, truncated to a limit.
 func commandLine(pid int) []string {
 	text := readAtMost(fmt.Sprintf("/proc/%d/cmdline", pid), maxArgs+1)
 	cut := len(text) > maxArgs
@@ -300,7 +300,7 @@ func commandLine(pid int) []string {
 	}
 	args := strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
 	for i, arg := range args {
-		if !utf8.ValidString(arg) { // different bytes stay different
+		if !utf8.ValidString(arg) { // quoting keeps different bytes different
 			args[i] = strconv.Quote(arg)
 		}
 	}
@@ -310,13 +310,13 @@ func commandLine(pid int) []string {
 	return args
 }
 
-// program returns the path of the program that a process executes, whatever its arguments say.
+// program returns the path of the program that a process executes, regardless of its arguments.
 func program(pid int) string {
 	path, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	return path
 }
 
-// readAtMost returns the beginning of a file, or nothing if it cannot be read: the process may have ended.
+// readAtMost returns the beginning of a file, or nothing if it cannot be read, because the process may have exited.
 func readAtMost(path string, limit int64) []byte {
 	file, err := os.Open(path)
 	if err != nil {
@@ -330,7 +330,7 @@ func readAtMost(path string, limit int64) []byte {
 // parent returns the parent of a process.
 func parent(pid int) int {
 	text := readAtMost(fmt.Sprintf("/proc/%d/stat", pid), maxArgs)
-	_, after, _ := strings.Cut(string(text[strings.LastIndexByte(string(text), ')')+1:]), " ") // after the name
+	_, after, _ := strings.Cut(string(text[strings.LastIndexByte(string(text), ')')+1:]), " ") // fields after the name
 	fields := strings.Fields(after)
 	if len(fields) < 2 {
 		return 0

@@ -1,16 +1,17 @@
-// Package sandbox runs a program that is not trusted, such as an agent under test, on this machine. The program gets
+// Package sandbox runs an untrusted program, such as an agent under test, on this machine. The program gets
 // its own user, file system, processes and network:
 //
-//   - It runs as a user that exists nowhere else on the machine, if the caller is root; otherwise as the caller, in a
-//     user namespace without capabilities. It cannot gain privileges.
-//   - It sees the system's programs and the directories that it is given, both read-only, and one directory of its
-//     own. It sees no home directory, no /run, and only its own processes.
-//   - Its only network is the loopback interface, on which the caller serves what the program may reach.
+//   - If the caller is root, it runs as a user that is not used for anything else on the machine; otherwise, it runs as
+//     the caller, in a user namespace without capabilities. It cannot gain privileges.
+//   - It sees the system's programs and the specified directories, both read-only, and its own directory. It sees no
+//     home directory, no /run, and only its own processes.
+//   - Its only network is the loopback interface, on which the caller serves what the program may access.
 //
-// All its processes end with it. The sandbox records which programs it executes, by ptrace.
+// All its processes terminate with it. The sandbox uses ptrace to record which programs it executes.
 //
-// The sandbox consists of the kernel's namespaces, as container runtimes use them. A container runtime itself is not
-// needed. It exists on Linux only.
+// The sandbox uses the kernel's namespaces, as container runtimes do, but requires no container runtime. It is
+// available
+// only on Linux.
 package sandbox
 
 import (
@@ -23,53 +24,54 @@ import (
 	"time"
 )
 
-// Dir is the program's own directory, as the program sees it.
+// Dir is the path of the program's own directory inside the sandbox.
 const Dir = "/task"
 
 // Program is a program to run.
 type Program struct {
-	Command string   // for sh -c
-	Env     []string // its whole environment
-	// Own is the host directory that the program sees as Dir and may write. Only the caller may be able to enter the
-	// directory that contains it, so that no other user can use what the program leaves there.
+	Command string   // command for sh -c
+	Env     []string // complete environment of the program
+	// Own is the host directory that is visible to the program as Dir and writable. Only the caller may be able to
+	// enter the parent directory, so that no other user can use files that the program leaves in Own.
 	Own string
-	// Read are host directories that the program may read, under the same path; its working directory is the first, or
-	// Dir. See CheckRead.
+	// Read are host directories that the program may read under the same path. The working directory is the first of
+	// them, or Dir if there are none. See CheckRead.
 	Read []string
-	// Hidden are host files, such as kubeconfigs, that are empty for the program. They may be in directories of the
-	// system, but not in those of Read.
+	// Hidden are host files, such as kubeconfigs, that appear empty to the program. They may be in system directories,
+	// but not in the directories in Read.
 	Hidden []string
-	Output io.Writer // of the program: stdout and stderr
+	Output io.Writer // receives the program's stdout and stderr
 }
 
 // Ran is a program that was executed in the sandbox.
 type Ran struct {
-	PID     int    `json:"pid"` // in the sandbox
+	PID     int    `json:"pid"` // PID in the sandbox
 	Parent  int    `json:"parent"`
-	Program string `json:"program"` // its path, whatever Args say
-	// Args is the command line; long ones are cut, and those that are not text are quoted.
+	Program string `json:"program"` // path of the program, regardless of Args
+	// Args is the command line. Long arguments are truncated, and those that are not valid UTF-8 are quoted.
 	Args []string      `json:"args"`
-	At   time.Duration `json:"at"`   // since the start, in nanoseconds
+	At   time.Duration `json:"at"`   // time since the start, in nanoseconds
 	Took time.Duration `json:"took"` // in nanoseconds
-	// Exit is the exit code; 128 + N if signal N ended the program; -1 if it still ran at the end.
+	// Exit is the exit code, 128 + N if the program was terminated by signal N, or -1 if it was still running at the
+	// end.
 	Exit int `json:"exit"`
 }
 
-// Result is what became of the program.
+// Result is the outcome of the program.
 type Result struct {
-	Exit int // exit code; 128 + N after signal N; -1 if it was stopped or did not start
+	Exit int // exit code; 128 + N after signal N; -1 if the program was stopped or did not start
 	Took time.Duration
 	Ran  []Ran
-	// Omitted counts executed programs that are not in Ran.
+	// Omitted is the number of executed programs that are not in Ran.
 	Omitted int
-	// Unseen is why executed programs were not recorded.
+	// Unseen is the reason why executed programs were not recorded.
 	Unseen string
 }
 
-// ErrUnavailable is returned where this machine cannot provide a sandbox.
+// ErrUnavailable is returned if this machine cannot provide a sandbox.
 var ErrUnavailable = errors.New("cannot isolate the program on this machine")
 
-// Sandbox is an empty sandbox: its namespaces and listeners exist, but no program runs yet.
+// Sandbox is an empty sandbox: its namespaces and listeners exist, but no program is running yet.
 type Sandbox struct {
 	// Listeners accept connections from inside the sandbox, at the addresses that they report.
 	Listeners []net.Listener
@@ -77,8 +79,8 @@ type Sandbox struct {
 	linux
 }
 
-// CheckRead returns an error if a directory is not safe to show to a program: if it contains one of the hidden files, a
-// socket or a named pipe, through which the program could reach a process outside.
+// CheckRead returns an error if a directory is not safe to show to a program, because it contains one of the hidden
+// files, or a socket or named pipe through which the program could reach a process outside.
 func CheckRead(dir string, hidden []string) error {
 	dir, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -87,16 +89,16 @@ func CheckRead(dir string, hidden []string) error {
 	for _, file := range hidden {
 		real, err := filepath.EvalSymlinks(file)
 		if err != nil {
-			continue // does not exist
+			continue // the path does not exist
 		}
 		if within, err := filepath.Rel(dir, real); err == nil && filepath.IsLocal(within) {
-			return fmt.Errorf("%s is in %s, which the program may read: move it", file, dir)
+			return fmt.Errorf("%s is in %s, which the program may read: move the file", file, dir)
 		}
 	}
 	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil && path != dir:
-			return nil // unreadable: for the program too
+			return nil // also unreadable for the program
 		case err == nil && entry.Type()&(fs.ModeSocket|fs.ModeNamedPipe) != 0:
 			return fmt.Errorf("%s is a socket or a named pipe: the program could reach another process through it", path)
 		}
@@ -104,7 +106,7 @@ func CheckRead(dir string, hidden []string) error {
 	})
 }
 
-// System are the directories of the operating system, which every program in a sandbox sees.
+// System lists the directories of the operating system, which are visible to every program in a sandbox.
 var System = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix/store"}
 
 const (

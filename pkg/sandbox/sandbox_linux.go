@@ -24,23 +24,24 @@ import (
 type linux struct {
 	first *exec.Cmd
 	talk  *net.UnixConn
-	uid   int // of the program
+	uid   int // user ID of the program
 	base  string
 	out   *output
-	done  chan struct{} // closed when the first process has ended
+	done  chan struct{} // closed when the first process has exited
 }
 
-// name is the first argument of the sandbox's first process, which is this program too: see First.
+// name is the first argument of the sandbox's first process, which is also an instance of this program; see First.
 const name = "gpu-fault-sandbox"
 
-// order is what the caller tells the first process, after it has opened the listeners.
+// order is the message that the caller sends to the first process after the listeners have been opened.
 type order struct {
 	Base    string
 	UID     int
 	Program Program
 }
 
-// event is what the first process tells the caller: that it is ready, a program was executed or ended, or the end.
+// event is a message from the first process to the caller: the sandbox is ready, a program was executed or exited, or
+// the sandbox has ended.
 type event struct {
 	Error  string `json:",omitempty"`
 	Unseen string `json:",omitempty"`
@@ -116,8 +117,8 @@ func (s *Sandbox) begin(listeners int) error {
 	return nil
 }
 
-// asUser lets somebody who is not root create the namespaces: in a user namespace that has one user. The first
-// process may mount in it; the program it starts may not.
+// asUser allows a user other than root to create the namespaces, in a user namespace that contains one user. The first
+// process may mount file systems in it, but the program that it starts may not.
 func asUser(attributes *syscall.SysProcAttr) {
 	attributes.Cloneflags |= unix.CLONE_NEWUSER
 	attributes.UidMappings = []syscall.SysProcIDMap{{ContainerID: os.Geteuid(), HostID: os.Geteuid(), Size: 1}}
@@ -125,8 +126,8 @@ func asUser(attributes *syscall.SysProcAttr) {
 	attributes.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN, unix.CAP_SYS_PTRACE}
 }
 
-// unused returns a user ID without a user and without a process, from the range that systemd uses for its own
-// transient users: https://systemd.io/UIDS-GIDS.
+// unused returns a user ID without a user and without a process, from the range that systemd uses for its own transient
+// users: https://systemd.io/UIDS-GIDS.
 func unused() (int, error) {
 	used := map[int]bool{}
 	processes, _ := filepath.Glob("/proc/[0-9]*")
@@ -137,7 +138,7 @@ func unused() (int, error) {
 		}
 	}
 	const low, high = 61184, 65519
-	start := os.Getpid() % (high - low + 1) // so that two commands choose different ones
+	start := os.Getpid() % (high - low + 1) // so that two commands choose different IDs
 	for i := range high - low + 1 {
 		uid := low + (start+i)%(high-low+1)
 		if _, err := user.LookupId(strconv.Itoa(uid)); err != nil && !used[uid] {
@@ -154,7 +155,7 @@ func receive(from *net.UnixConn) (net.Listener, error) {
 	one, rights := make([]byte, 1), make([]byte, unix.CmsgSpace(4))
 	n, k, _, _, err := from.ReadMsgUnix(one, rights)
 	if err != nil || n == 0 {
-		return nil, errors.Join(errors.New("the first process ended"), err)
+		return nil, errors.Join(errors.New("the first process exited"), err)
 	}
 	messages, err := unix.ParseSocketControlMessage(rights[:k])
 	if err != nil || len(messages) != 1 {
@@ -170,7 +171,8 @@ func receive(from *net.UnixConn) (net.Listener, error) {
 	return net.FileListener(file)
 }
 
-// Run runs the program until it exits or ctx is done, and ends all its processes. A sandbox runs one program.
+// Run runs the program until it exits or ctx is done, and terminates all its processes. A sandbox runs only one
+// program.
 func (s *Sandbox) Run(ctx context.Context, program Program) (Result, error) {
 	result := Result{Exit: -1}
 	began := time.Now()
@@ -184,7 +186,7 @@ func (s *Sandbox) Run(ctx context.Context, program Program) (Result, error) {
 	}
 	if os.Geteuid() == 0 {
 		if err := own(program.Own, s.uid); err != nil {
-			return result, fmt.Errorf("give the program its directory: %w", err)
+			return result, fmt.Errorf("change the owner of the program's directory: %w", err)
 		}
 	}
 	s.out.to(program.Output)
@@ -212,18 +214,18 @@ func (s *Sandbox) Run(ctx context.Context, program Program) (Result, error) {
 		}
 	}
 	err := s.kill()
-	<-s.done // and all processes with it
+	<-s.done // wait until all processes have exited
 	result.Took = time.Since(began)
 	return result, err
 }
 
-// add adds what an event says.
+// add adds the content of an event.
 func (r *Result) add(e event, index map[int]int) {
 	switch {
 	case e.Unseen != "":
 		r.Unseen = e.Unseen
 	case e.Began != nil:
-		if last, is := index[e.Began.PID]; is && r.Ran[last].Exit == -1 { // executed another program in its place
+		if last, is := index[e.Began.PID]; is && r.Ran[last].Exit == -1 { // the process executed another program
 			r.Ran[last].Took, r.Ran[last].Exit = e.Began.At-r.Ran[last].At, 0
 		}
 		if len(r.Ran) == maxRan {
@@ -241,7 +243,7 @@ func (r *Result) add(e event, index map[int]int) {
 	}
 }
 
-// own gives a directory and the files in it to the user.
+// own changes the owner of a directory and the files in it to the user.
 func own(dir string, uid int) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -253,7 +255,8 @@ func own(dir string, uid int) error {
 	})
 }
 
-// kill ends the first process, and so all others: the kernel does that for the first process of a PID namespace.
+// kill terminates the first process, and therefore all others, because the kernel kills all processes in a PID
+// namespace when the first one exits.
 func (s *Sandbox) kill() error {
 	if s.first == nil {
 		return nil
@@ -264,7 +267,7 @@ func (s *Sandbox) kill() error {
 	return nil
 }
 
-// Close ends everything in the sandbox and removes it.
+// Close terminates everything in the sandbox and removes it.
 func (s *Sandbox) Close() error {
 	err := s.kill()
 	if s.first != nil {
@@ -279,7 +282,7 @@ func (s *Sandbox) Close() error {
 	return errors.Join(err, os.RemoveAll(s.base))
 }
 
-// output passes on what the processes write, and keeps what was written before there was anybody to tell.
+// output passes on the output of the processes, and buffers output that was written before there was a destination.
 type output struct {
 	mu   sync.Mutex
 	w    io.Writer

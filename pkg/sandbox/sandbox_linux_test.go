@@ -124,7 +124,7 @@ func TestCheckRead(t *testing.T) {
 		{dir, hidden}, {filepath.Join(links, "dir"), hidden}, {dir, filepath.Join(links, "file")},
 		{dir + "/a/", hidden},
 	} {
-		if err := CheckRead(c[0], []string{"/nowhere", c[1]}); err == nil || !strings.Contains(err.Error(), "move it") {
+		if err := CheckRead(c[0], []string{"/nowhere", c[1]}); err == nil || !strings.Contains(err.Error(), "move") {
 			t.Errorf("%q: %v", c, err)
 		}
 	}

@@ -11,12 +11,12 @@ import (
 
 type linux struct{}
 
-// First returns false: there are no sandboxes.
+// First returns false, because there are no sandboxes.
 func First([]string, io.Writer, io.Writer) (int, bool) { return 0, false }
 
 // New returns ErrUnavailable.
 func New(int) (*Sandbox, error) {
-	return nil, fmt.Errorf("%w: namespaces exist on Linux only, not on %s", ErrUnavailable, runtime.GOOS)
+	return nil, fmt.Errorf("%w: namespaces exist only on Linux, not on %s", ErrUnavailable, runtime.GOOS)
 }
 
 // Run is never called, because New fails.

@@ -9,18 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watcher waits for all processes of the sandbox, as its first process has to, and tells the caller which programs
-// they execute.
+// watcher waits for all processes in the sandbox, which is the task of a first process, and reports to the caller which
+// programs they execute.
 type watcher struct {
-	main   int // the program that the sandbox is for
+	main   int // PID of the program for which the sandbox was created
 	tell   *json.Encoder
 	traced bool
-	set    bool         // the trace options are set, which all later processes inherit
-	began  map[int]bool // processes whose program was told
+	set    bool         // whether the trace options are set; all later processes inherit them
+	began  map[int]bool // processes whose program has been reported
 	start  time.Time
 }
 
-// events are the moments at which the kernel stops a traced process. Threads are traced, because they start processes.
+// events are the events at which the kernel stops a traced process. Threads are also traced, because they can start
+// processes.
 const events = unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_TRACEFORK | unix.PTRACE_O_TRACEVFORK |
 	unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_EXITKILL
 
@@ -50,8 +51,8 @@ func (w *watcher) wait() (int, error) {
 	}
 }
 
-// resume lets a stopped process go on, after telling what it executes. Signals are passed on, except for those that
-// would stop it: nobody could tell such a stop from that of ptrace.
+// resume reports the program that a stopped process executes, and resumes the process. Signals are passed on, except
+// for those that would stop the process, because such a stop could not be distinguished from one caused by ptrace.
 func (w *watcher) resume(pid int, status unix.WaitStatus) {
 	signal := status.StopSignal()
 	if !w.set && pid == w.main { // the program has been executed
@@ -70,7 +71,7 @@ func (w *watcher) resume(pid int, status unix.WaitStatus) {
 	case unix.SIGSTOP, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU:
 		signal = 0
 	}
-	_ = unix.PtraceCont(pid, int(signal)) // fails if it was killed meanwhile, which wait sees
+	_ = unix.PtraceCont(pid, int(signal)) // fails if the process was killed in the meantime, which wait detects
 }
 
 func (w *watcher) executed(pid int) {

@@ -12,7 +12,7 @@ import (
 
 // Step is one line of a cascade.
 type Step struct {
-	After time.Duration `json:"after"` // since the first line of the cascade
+	After time.Duration `json:"after"` // time since the first line of the cascade
 	Event Event         `json:"event"`
 }
 
@@ -21,7 +21,7 @@ type Group struct {
 	Name        string       `json:"name"`
 	Description string       `json:"description"`
 	Source      string       `json:"source"`
-	Codes       []int        `json:"codes"`   // the codes that start the group; see Cascade
+	Codes       []int        `json:"codes"`   // codes that start the group; see Cascade
 	Drivers     []Generation `json:"drivers"` // drivers that log the group in this form
 
 	steps []stepPlan
@@ -30,8 +30,8 @@ type Group struct {
 // Groups returns all groups in the order in which [Cascade] tries them.
 func Groups() []Group { return groups() }
 
-// GroupFor returns the group that a code starts on a driver. If there is none, the error lists the codes that start a
-// group.
+// GroupFor returns the group that a code starts with a given driver. If there is none, the error lists the codes that
+// start a group.
 func GroupFor(code int, g Generation) (Group, error) {
 	g = g.orDefault()
 	var with []int
@@ -51,7 +51,7 @@ func GroupFor(code int, g Generation) (Group, error) {
 	}
 	if elsewhere != nil {
 		return Group{},
-			fmt.Errorf("XID %d starts a cascade on drivers %s, not on %s", code, strings.Join(elsewhere, ", "), g)
+			fmt.Errorf("XID %d starts a cascade with drivers %s, not with %s", code, strings.Join(elsewhere, ", "), g)
 	}
 	slices.Sort(with)
 	var list []string
@@ -68,7 +68,7 @@ func GroupFor(code int, g Generation) (Group, error) {
 
 // Cascade returns the lines that a real fault writes when code is the leading line, in order, with the time since the
 // first line. The order is from real logs. All lines occur within a second unless the description states otherwise; the
-// milliseconds are invented.
+// milliseconds are made up.
 //
 // If Options.UUID or Serial is set, the lines with which the driver introduces a GPU before its first XID come first.
 // Peers are the other GPUs in faults that affect both ends of an NVLink. Message and Variant are not supported.
@@ -93,7 +93,7 @@ func Cascade(code int, o Options) ([]Step, error) {
 			return nil, fmt.Errorf("cascade %s: %w", group.Name, err)
 		}
 	}
-	// Steps of peers and repetitions may overlap.
+	// The steps of peers and repetitions may overlap.
 	sorting.StableFunc(b.steps, func(x, y Step) int { return int(x.After - y.After) })
 	return b.steps, nil
 }
@@ -130,11 +130,11 @@ func introduce(o Options) ([]Step, error) {
 // stepPlan describes one or more lines of a group.
 type stepPlan struct {
 	after   time.Duration
-	leads   int // the code whose cascade includes the lines; 0 means all
+	leads   int // code whose cascade includes the lines; 0 means all
 	code    int
 	variant string
-	// process is the process to name if the user specifies none; nil means no process. It overrides the template's
-	// process, so that all lines of a group name the same one.
+	// process is the process to name if the user specifies none. nil means no process. It overrides the template's
+	// process, so that all lines of a group name the same process.
 	process *Process
 	times   int           // number of lines, each with the next value of vary; 0 means 1
 	every   time.Duration // interval between the lines
@@ -142,9 +142,9 @@ type stepPlan struct {
 	from    uint64 // first value of vary
 	peers   bool   // also write the lines for the peers, or, with only, just for the peers
 	only    bool
-	cause   int    // the XID named in an XID 45
+	cause   int    // XID named in an XID 45
 	note    string // write a KindGPU line instead, or a KindNote line if it begins with "GPU{"
-	other   bool   // the process is not the one that the user specified
+	other   bool   // whether the process differs from the one that the user specified
 }
 
 type builder struct {
@@ -199,7 +199,7 @@ func (b *builder) event(p stepPlan, gpu PCI, i int) (Event, error) {
 	}
 	e, err := newXID(p.code, o, b.shared)
 	if p.process == nil && !e.Process.Unknown {
-		e.Process = Process{} // the process of the template
+		e.Process = Process{} // use the template's process
 		if known, _ := lookup(p.code); o.Driver == R535 && !known.Template.NoProcess {
 			e.Process = UnknownProcess()
 		}

@@ -14,7 +14,7 @@ type Code struct {
 	Number      int      `json:"number"`
 	Name        string   `json:"name"`              // mnemonic in the driver's header (nverror.h)
 	Aliases     []string `json:"aliases,omitempty"` // other names in NVIDIA's catalog
-	Description string   `json:"description"`       // our own description
+	Description string   `json:"description"`       // description by this project
 	Class       string   `json:"class"`             // app | driver_fw | memory | link | gpu_fatal | info | unused
 	// Families are the GPU families that can report the code: A100, H100, B100, GB200. It is nil if unknown.
 	Families []string `json:"gpuFamilies,omitempty"`
@@ -24,7 +24,7 @@ type Code struct {
 	// Detector.Judge returns whether it detects an injected line at all.
 	Detectors map[string]Reaction `json:"detectors"`
 
-	// Template is what [New] uses by default. Variants are all templates, the default first.
+	// Template is the template that [New] uses by default. Variants are all templates, starting with the default.
 	Template Template   `json:"template"`
 	Variants []Template `json:"variants"`
 }
@@ -39,8 +39,8 @@ type NVIDIAAction struct {
 
 // Reaction is a detector's reaction to a code.
 type Reaction struct {
-	// Action is in the detector's own terms: NVSentinel's recommended action (RESTART_BM, ..., FROM_MESSAGE for 154),
-	// gpud's suggested actions, EKS "condition" or "event", the device plugin's "unhealthy" or "ignored".
+	// Action is the detector's own term for the action: NVSentinel's recommended action (RESTART_BM, ..., FROM_MESSAGE
+	// for 154), gpud's suggested actions, EKS "condition" or "event", the device plugin's "unhealthy" or "ignored".
 	Action   string `json:"action,omitempty"`
 	Severity string `json:"severity,omitempty"` // gpud's event type: Info, Warning, Fatal; "" if gpud drops the code
 	// Fatal is true if the detector considers the node or the GPU broken.

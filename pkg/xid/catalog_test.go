@@ -59,7 +59,7 @@ func TestTableErrors(t *testing.T) {
 		{"short row", head + "1\tNAME\n", bodyHead, sxidHead, "cells"},
 		{"padded", head + strings.Replace(row, "NAME", " NAME", 1), bodyHead, sxidHead, "padded"},
 		{"class", head + strings.Replace(row, "app", "ap", 1), bodyHead, sxidHead, "class"},
-		{"no name", head + strings.Replace(row, "NAME", "-", 1), bodyHead, sxidHead, "lacks"},
+		{"no name", head + strings.Replace(row, "NAME", "-", 1), bodyHead, sxidHead, "has no name"},
 		{"number", head + strings.Replace(row, "1", "x", 1), bodyHead, sxidHead, "number"},
 		{"no body", head + row, bodyHead, sxidHead, "no body"},
 		{

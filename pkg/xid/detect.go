@@ -34,11 +34,12 @@ const (
 type Verdict struct {
 	Detector string `json:"detector"` // ID
 	Seen     Sight  `json:"seen"`
-	// Reaction is a human-readable description of the consequence: "RESTART_BM: cordons and drains the node, may reboot
-	// it". It is "" if the detector does not see the line.
+	// Reaction is a human-readable description of the consequence, such as "RESTART_BM: cordons and drains the node,
+	// may reboot it". It is "" if the detector does not see the line.
 	Reaction string `json:"reaction,omitempty"`
-	Why      string `json:"why,omitempty"` // why the detector does not see the line, or what this depends on
-	// Action is the detector's own term for the requested action: RESTART_BM, "RebootSystem,HardwareInspection".
+	Why      string `json:"why,omitempty"` // reason why the detector does not see the line, or what this depends on
+	// Action is the detector's own term for the requested action, such as RESTART_BM or
+	// "RebootSystem,HardwareInspection".
 	Action string `json:"action,omitempty"`
 	// Fatal is true if the detector considers the node or the GPU broken. MayReboot is true if the detector may reboot,
 	// reset or terminate the node in its default configuration. Both are false if the detector does not see the line,
@@ -52,11 +53,11 @@ type Detector struct {
 	ID    string `json:"id"`
 	Name  string `json:"name"`
 	Reads string `json:"reads"` // the source that the detector reads
-	// Provider is the providerID prefix of the detector's nodes, if it only runs in one cloud.
+	// Provider is the providerID prefix of the detector's nodes, if the detector runs in only one cloud.
 	Provider string `json:"provider,omitempty"`
 	// Notes describe behavior that may surprise users who inject errors.
 	Notes []string `json:"notes,omitempty"`
-	// Forget describes how to make the detector forget what it saw. Lines cannot be removed from the kernel log.
+	// Forget describes how to clear an injected error from the detector. Lines cannot be removed from the kernel log.
 	Forget string `json:"forget"`
 
 	judge func(Event, Kmsg) Verdict

@@ -1,7 +1,7 @@
 // Package xid models the errors that NVIDIA's driver reports in the kernel log: the catalog of XIDs, the wording of
-// their lines, the errors that occur together, and how the detectors of a cluster react to each line.
+// their lines, the errors that occur together, and how the detectors in a cluster react to each line.
 //
-// An [Event] is one report of the driver. [New] creates one from the catalog, [Parse] parses one from a log line, and
+// An [Event] is one report from the driver. [New] creates one from the catalog, [Parse] parses one from a log line, and
 // [Record] encodes one for a single write to /dev/kmsg. A [Detector] judges an event by applying its own patterns to
 // the text that it would actually read: the raw record, or journald's version of it ([JournaldView]).
 //

@@ -32,7 +32,7 @@ func ParseGeneration(s string) (Generation, error) {
 	}
 	m := release.FindStringSubmatch(strings.TrimSpace(s))
 	if m == nil {
-		return "", fmt.Errorf("invalid driver version %q: must be like R535, R580, or 580.95.05", s)
+		return "", fmt.Errorf("invalid driver version %q: must be a version such as R535, R580, or 580.95.05", s)
 	}
 	switch n, _ := strconv.Atoi(m[1]); { // cannot fail for three digits
 	case n < 570:
@@ -62,19 +62,19 @@ func (g Generation) channel(n uint64) string {
 type Process struct {
 	PID  int    `json:"pid,omitempty"`
 	Name string `json:"name,omitempty"` // some old drivers print a PID without a name
-	// Unknown is true if the driver (R535) prints pid='<unknown>' because it knows no process. Name is then "<unknown>"
-	// or "".
+	// Unknown is true if the driver (R535) prints pid='<unknown>' because it does not know the process. Name is then
+	// "<unknown>" or "".
 	Unknown bool `json:"unknown,omitempty"`
 }
 
-// UnknownProcess returns the process that R535 drivers print if they know no process.
+// UnknownProcess returns the process that R535 drivers print if they do not know the process.
 func UnknownProcess() Process { return Process{Name: "<unknown>", Unknown: true} }
 
 // maxComm is the length to which the kernel truncates process names (TASK_COMM_LEN without the NUL).
 const maxComm = 15
 
-// ParseProcess parses "PID,NAME" or "PID". The name must be printable, without commas, which would end the name for
-// every parser, and at most 15 bytes long, the length to which the kernel truncates names.
+// ParseProcess parses "PID,NAME" or "PID". The name must be printable and at most 15 bytes long, the length to which
+// the kernel truncates names. It must not contain commas, because every parser treats a comma as the end of the name.
 func ParseProcess(s string) (Process, error) {
 	pid, name, named := strings.Cut(strings.TrimSpace(s), ",")
 	n, err := strconv.ParseUint(pid, 10, 31)
@@ -84,7 +84,7 @@ func ParseProcess(s string) (Process, error) {
 	p := Process{PID: int(n), Name: name}
 	switch {
 	case named && name == "":
-		return Process{}, fmt.Errorf("process %q has an empty name: must be PID,NAME, or PID alone", s)
+		return Process{}, fmt.Errorf("process %q has an empty name: must be PID,NAME or only PID", s)
 	case len(name) > maxComm:
 		return Process{}, fmt.Errorf("process name %q is too long: the kernel truncates names to %d bytes; use %q",
 			name, maxComm, strings.ToValidUTF8(name[:maxComm], ""))
@@ -92,7 +92,7 @@ func ParseProcess(s string) (Process, error) {
 	return p, p.check()
 }
 
-// String returns the process as the driver prints it, or "" for none.
+// String formats the process as the driver prints it, or returns "" for none.
 func (p Process) String() string {
 	var s string
 	switch {
@@ -114,15 +114,15 @@ func (p Process) check() error {
 		return fmt.Errorf("process ID %d must not be negative", p.PID)
 	}
 	if p.PID == 0 && !p.Unknown && p.Name != "" {
-		return fmt.Errorf("process %q has no process ID: the driver never prints a name alone", p.Name)
+		return fmt.Errorf("process %q has no process ID: the driver never prints a name without an ID", p.Name)
 	}
 	if strings.Contains(p.Name, ",") {
-		return fmt.Errorf("process name %q contains a comma: every parser would end the name there", p.Name)
+		return fmt.Errorf("process name %q contains a comma, which every parser treats as the end of the name", p.Name)
 	}
 	return checkText("process name", p.Name)
 }
 
-// MIG is the MIG instance that an error belongs to. The zero MIG is the whole GPU.
+// MIG is the MIG instance to which an error belongs. The zero MIG means the whole GPU.
 type MIG struct {
 	On    bool `json:"on,omitempty"`
 	GI    int  `json:"gi,omitempty"` // GPU instance
@@ -148,7 +148,7 @@ func ParseMIG(s string) (MIG, error) {
 	return g, nil
 }
 
-// String returns the MIG instance as the driver prints it, or "" for none.
+// String formats the MIG instance as the driver prints it, or returns "" for none.
 func (m MIG) String() string {
 	switch {
 	case !m.On:

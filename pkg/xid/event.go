@@ -15,7 +15,7 @@ type Kind string
 const (
 	KindXID  Kind = "xid"  // NVRM: Xid (PCI:0000:17:00): 79, ...
 	KindSXid Kind = "sxid" // nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 ...
-	// KindFallenOff is one record of three lines, written when the driver probes a GPU that does not respond.
+	// KindFallenOff is a single record with three lines, written when the driver probes a GPU that does not respond.
 	KindFallenOff Kind = "fallen-off-bus"
 
 	// KindUUID and KindSerial accompany an XID. KindUUID is "NVRM: GPU at PCI:0000:55:00: GPU-...", logged once per GPU
@@ -41,21 +41,21 @@ const (
 type Address string
 
 const (
-	AddressDriver Address = "" // the driver's notation: without the function for an Xid, with it for an SXid
-	// AddressFunction is an Xid with the function. No driver prints it, but some injectors do; gpud does not detect it.
+	AddressDriver Address = "" // driver's notation: without the function for an Xid, with the function for an SXid
+	// AddressFunction is an Xid with the function. No driver prints it, but some injectors do. gpud does not detect it.
 	AddressFunction Address = "function"
 	AddressOld      Address = "old" // (0000:03:00), without PCI:, as printed by drivers before about R300
 )
 
-// Event is one report of the driver. Events are comparable.
+// Event is one report from the driver. Events are comparable.
 type Event struct {
 	Kind    Kind    `json:"kind"`
 	Code    int     `json:"code,omitempty"` // for an Xid or SXid
-	PCI     PCI     `json:"pci,omitzero"`   // of the GPU or NVSwitch
+	PCI     PCI     `json:"pci,omitzero"`   // address of the GPU or NVSwitch
 	Address Address `json:"address,omitempty"`
 	MIG     MIG     `json:"mig,omitzero"`     // Xid only
 	Process Process `json:"process,omitzero"` // Xid only
-	// Body is the remaining text. It is printable and has no line breaks.
+	// Body is the remaining text. It is printable and contains no line breaks.
 	Body string `json:"body,omitempty"`
 	// CausedBy is the earlier Xid named in an Xid 45 (R595 and later), or 0.
 	CausedBy int `json:"causedBy,omitempty"`
@@ -111,7 +111,7 @@ func (e Event) Text() string {
 	}
 }
 
-// String describes the event in a few words: "XID 79 on 0000:17:00".
+// String describes the event in a few words, such as "XID 79 on 0000:17:00".
 func (e Event) String() string {
 	switch e.Kind {
 	case KindXID:
@@ -193,7 +193,7 @@ func checkText(what, text string) error {
 			return fmt.Errorf("the %s contains a line break at byte %d: an XID is one line", what, i)
 		}
 		if !unicode.IsPrint(r) {
-			return fmt.Errorf("the %s contains the control character %U at byte %d: use printable characters only", what, r,
+			return fmt.Errorf("the %s contains the control character %U at byte %d: use only printable characters", what, r,
 				i)
 		}
 	}

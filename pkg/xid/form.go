@@ -2,17 +2,17 @@ package xid
 
 import "fmt"
 
-// Form is how a line is formatted for readers of the kernel log.
+// Form is the format of a line for readers of the kernel log.
 type Form string
 
 const (
 	// FormAuto is FormKernel for writes to /dev/kmsg and FormModule for a kernel module.
 	FormAuto Form = "auto"
 	// FormKernel is "kernel: NVRM: Xid ...". journald uses "kernel" as the identifier and keeps the rest, so that its
-	// entry only differs from the driver's in the facility. This is the only form that all log readers detect.
+	// entry differs from the driver's only in the facility. This is the only form that all log readers detect.
 	FormKernel Form = "kernel"
-	// FormPlain is "NVRM: Xid ...". In /dev/kmsg, it matches the driver's text, but journald strips "NVRM: ", because
-	// records from user space never have the kernel facility.
+	// FormPlain is "NVRM: Xid ...". In /dev/kmsg, it is identical to the driver's text, but journald strips "NVRM: ",
+	// because records from user space never have the kernel facility.
 	FormPlain Form = "plain"
 	// FormBracket is "[6085126.134786] NVRM: Xid ...". journald strips nothing because the first word does not end in
 	// ":".
@@ -37,12 +37,12 @@ func ParseForm(s string) (Form, error) {
 	}
 }
 
-// Via is how a line gets into the kernel log.
+// Via is the way in which a line is written to the kernel log.
 type Via string
 
 const (
 	ViaKmsg Via = "kmsg" // a write to /dev/kmsg from user space; facility user
-	ViaKmod Via = "kmod" // printk of a kernel module; facility kern
+	ViaKmod Via = "kmod" // printk in a kernel module; facility kern
 )
 
 // ParseVia parses kmsg or kmod. An empty string means kmsg.
@@ -72,7 +72,7 @@ func (f Form) Resolve(v Via) (Form, error) {
 		return FormKernel, nil
 	case FormModule:
 		return "",
-			fmt.Errorf("a write to /dev/kmsg cannot have the facility of the kernel: use --via kmod, or another form")
+			fmt.Errorf("a write to /dev/kmsg cannot have the kernel facility: use --via kmod, or another form")
 	}
 	return f, nil
 }

@@ -9,11 +9,11 @@ func gpud() []Detector {
 		Reads: "/dev/kmsg, from the start of the ring buffer, with any facility",
 		Notes: []string{
 			"the same line within a minute counts once",
-			"it runs its GPU checks only if NVML works and returns a product name",
+			"it runs the GPU checks only if NVML works and returns a product name",
 			"after two unsuccessful reboots, it suggests a hardware inspection",
 		},
-		Forget: "gpud set-healthy for the component accelerator-nvidia-error-xid (or -sxid); gpud reads the whole ring buffer, " +
-			"so if it restarts before the next reboot, it finds the old lines again",
+		Forget: "gpud set-healthy for the component accelerator-nvidia-error-xid (or -sxid); gpud reads the entire ring buffer, " +
+			"so it finds the old lines again if it restarts before the next reboot",
 		judge: judgeGpud,
 	}}
 }
@@ -27,20 +27,20 @@ func judgeGpud(e Event, k Kmsg) Verdict {
 	case find("gpud xid", k) != nil:
 		return gpudXIDVerdict(e, k)
 	case e.Kind == KindXID && e.MIG.On:
-		return miss("its pattern does not allow a MIG instance")
+		return miss("the pattern does not allow a MIG instance")
 	case e.Kind == KindXID && e.Address == AddressFunction:
-		return miss("its pattern does not allow a function in the address: omit .0")
+		return miss("the pattern does not allow a function in the address: omit .0")
 	case e.Kind == KindXID:
-		return miss("its pattern requires a comma after the code")
+		return miss("the pattern requires a comma after the code")
 	default:
-		return miss("its XID checks do not search for such lines")
+		return miss("the XID checks do not search for such lines")
 	}
 }
 
 func gpudXIDVerdict(e Event, k Kmsg) Verdict {
 	r, known := reaction(IDGpud, e)
 	if !known || r.Severity == "" {
-		return miss("the code is not in its table: the line is dropped")
+		return miss("the code is not in the table: the line is dropped")
 	}
 	if isNVLink5(e.Code) && find("gpud nvlink5", k) != nil {
 		return Verdict{
@@ -74,14 +74,14 @@ func gpudSXidVerdict(e Event) Verdict {
 	switch {
 	case ok && s.Gpud == "yes":
 		return Verdict{
-			Seen: Yes, Fatal: e.Severity == SeverityFatal, Reaction: "SXid event; its table determines the health",
+			Seen: Yes, Fatal: e.Severity == SeverityFatal, Reaction: "SXid event; the table determines the health",
 		}
 	case ok && s.Gpud == "no":
-		return miss("the code is not in its table: the line is dropped")
+		return miss("the code is not in the table: the line is dropped")
 	default:
 		return Verdict{
-			Seen: Depends, Fatal: e.Severity == SeverityFatal, Reaction: "SXid event; its table determines the health",
-			Why: "only if its table has the code",
+			Seen: Depends, Fatal: e.Severity == SeverityFatal, Reaction: "SXid event; the table determines the health",
+			Why: "only if the table contains the code",
 		}
 	}
 }

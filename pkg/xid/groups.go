@@ -18,7 +18,8 @@ func groups() []Group {
 		forum = "forums.developer.nvidia.com 364958"
 		logs  = "public logs of data center GPUs"
 	)
-	// teardown returns the XID 45 lines that terminate the processes on a broken GPU, one for each channel.
+	// teardown returns the XID 45 lines written when the processes on a broken GPU are terminated, one for each
+	// channel.
 	teardown := func(after time.Duration, channels, cause int) stepPlan {
 		return stepPlan{
 			after: after, code: 45, process: worker, times: channels, every: ms, vary: "chan", from: 2, cause: cause,
@@ -46,7 +47,7 @@ func groups() []Group {
 		steps: []stepPlan{{code: 48}, {after: 40 * ms, code: 63}, {after: 60 * ms, code: 94}},
 	}, {
 		Name:        "remap-failure",
-		Description: "uncorrectable DRAM error, and no spare row is left: the GPU needs a reset, and replacement",
+		Description: "uncorrectable DRAM error without a spare row: the GPU must be reset and replaced",
 		Source:      logs + " (R580)",
 		Codes:       []int{64}, Drivers: current,
 		steps: []stepPlan{
@@ -102,13 +103,13 @@ func groups() []Group {
 		},
 	}, {
 		Name:        "nvlink4",
-		Description: "fatal error of an NVLink before generation 5, reported by both ends: jobs that use it terminate",
+		Description: "fatal error on an NVLink before generation 5, reported by both ends: jobs that use the link terminate",
 		Source:      "NVSentinel design 024; " + logs,
 		Codes:       []int{74}, Drivers: all,
 		steps: []stepPlan{{code: 74, peers: true}, teardown(500*ms, 4, 74)},
 	}, {
 		Name:        "nvlink-remote",
-		Description: "memory error of one GPU that affects its NVLink peers (H200): 137 on all, 94 on all",
+		Description: "memory error on one GPU that affects its NVLink peers (H200): 137 on all, 94 on all",
 		Source:      "forums.developer.nvidia.com 369786",
 		Codes:       []int{137}, Drivers: all,
 		steps: []stepPlan{{code: 137, peers: true}, {after: 150 * ms, code: 94, process: worker, peers: true}},
@@ -126,7 +127,7 @@ func groups() []Group {
 		},
 	}, {
 		Name:        "sm-exception",
-		Description: "a kernel of the application faults: 13 for several SMs, then 43 for its channel",
+		Description: "one of the application's kernels faults: 13 for several SMs, then 43 for its channel",
 		Source:      "gpud README; " + logs,
 		Codes:       []int{13, 43}, Drivers: all,
 		steps: []stepPlan{

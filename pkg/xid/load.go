@@ -117,7 +117,7 @@ func codeOf(r row) (Code, error) {
 		NVIDIA:   NVIDIAAction{r["nvidia_immediate"], r["nvidia_investigatory"], r["recovery_since"]},
 	}
 	if c.Name == "" || c.Description == "" {
-		return Code{}, fmt.Errorf("code %d lacks its name or description", n)
+		return Code{}, fmt.Errorf("code %d has no name or description", n)
 	}
 	if c.Class, err = r.oneOf("class", "app driver_fw memory link gpu_fatal info unused"); err != nil {
 		return Code{}, err
@@ -141,7 +141,7 @@ func codeOf(r row) (Code, error) {
 	gpud := Reaction{Action: r["gpud_actions"], Severity: r["gpud_type"], Fatal: unhealthy != "no"}
 	switch {
 	case gpud.Severity == "":
-		gpud.Note = "not in its table: the line is dropped"
+		gpud.Note = "not in the table: the line is dropped"
 	case unhealthy == "rule":
 		gpud.Note = "its NVLink rule for the unit and the registers determines the severity"
 	case unhealthy == "unless-remapping":

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// MaxLog is the maximum size in bytes of a log for [ParseLog]. An excerpt is a few KiB, a whole dmesg less than 2 MiB.
+// MaxLog is the maximum size in bytes of a log for [ParseLog]. An excerpt is a few KiB, and an entire dmesg is less
+// than 2 MiB.
 const MaxLog = 16 << 20
 
 // Entry is one driver record in a log.
@@ -40,7 +41,7 @@ type Refusal struct {
 	Err  error
 }
 
-// ParseLog parses a log excerpt in any format, or mix of formats, that [Parse] supports. It keeps driver lines, joins
+// ParseLog parses a log excerpt in any format or mix of formats that [Parse] supports. It keeps driver lines, joins
 // records that a tool printed on several lines, and counts other lines. It rejects files that are compressed, binary or
 // longer than [MaxLog].
 func ParseLog(r io.Reader) (Log, error) {
@@ -138,8 +139,8 @@ func (e Entry) Record(f Form) (Kmsg, error) {
 	return dress(e.Text, e.Event.level(), f)
 }
 
-// clock converts the times of lines into offsets. Uptime and wall-clock time cannot be compared, so each is counted
-// from its first occurrence.
+// clock converts the times of lines to offsets. Uptime and wall-clock time cannot be compared, so each is measured from
+// its first occurrence.
 type clock struct {
 	last             time.Duration
 	uptime, wall     time.Duration // offset + this = time of the line

@@ -10,9 +10,9 @@ import (
 type Options struct {
 	PCI     PCI
 	MIG     MIG
-	Process Process // zero: the template's process, usually that of the real line
+	Process Process // zero means the template's process, which is usually that of the real line
 	Driver  Generation
-	// Seed varies the numbers in the text (channels, addresses, links). The same seed produces the same text; 0
+	// Seed varies the numbers in the text (channels, addresses, links). The same seed produces the same text. 0
 	// produces the text in the catalog.
 	Seed uint64
 	// Message replaces the text after the code and process. It may begin with "pid=..., name=..., ", as in driver
@@ -21,12 +21,12 @@ type Options struct {
 	// Variant is the name of a template of the code ([Code].Variants). An empty string means the default.
 	Variant string
 
-	// of the GPU; if set, [Cascade] begins with the UUID line that the driver prints before a GPU's first XID
+	// UUID of the GPU; if set, [Cascade] begins with the UUID line that the driver prints before a GPU's first XID
 	UUID   string
-	Serial string // of the board; its line follows the UUID line
+	Serial string // serial number of the board; its line follows the UUID line
 	// Peers are other GPUs of the machine, for cascades that affect both ends of an NVLink.
 	Peers    []PCI
-	Switch   int    // number of the NVSwitch of an SXid
+	Switch   int    // number of the NVSwitch, for an SXid
 	DeviceID string // vendor and device ID for fallen-off-bus; "" means an L40S, 10de:26b5
 }
 
@@ -75,11 +75,11 @@ func newXID(code int, o Options, v *values) (Event, error) {
 		message := strings.TrimSpace(o.Message)
 		if message == "" {
 			return Event{},
-				fmt.Errorf("the message is blank: must be what the driver prints after %q", strconv.Itoa(code)+", ")
+				fmt.Errorf("the message is blank: must be the text that the driver prints after %q", strconv.Itoa(code)+", ")
 		}
 		if p, rest := cutProcess(message); p != (Process{}) {
 			if o.Process != (Process{}) && p != o.Process {
-				return Event{}, fmt.Errorf("the message names the process %q, and --process another one: remove one of them", p)
+				return Event{}, fmt.Errorf("the message names the process %q, but --process specifies another one: remove one of them", p)
 			}
 			if ok && known.Template.NoProcess {
 				return Event{}, fmt.Errorf("the driver prints no process for XID %d: remove it from the message", code)
@@ -92,7 +92,7 @@ func newXID(code int, o Options, v *values) (Event, error) {
 	return e, e.Check()
 }
 
-// NewSXid returns an error of NVSwitch o.Switch at o.PCI. A code unknown to [LookupSXid] requires Options.Message,
+// NewSXid returns an error on NVSwitch o.Switch at o.PCI. A code unknown to [LookupSXid] requires Options.Message,
 // which must begin with the severity: "Fatal, Link 30 LTSSM Fault Up".
 func NewSXid(code int, o Options) (Event, error) {
 	if err := checkNumber(code); err != nil {
@@ -102,7 +102,7 @@ func NewSXid(code int, o Options) (Event, error) {
 		return Event{}, fmt.Errorf("NVSwitch %d does not exist: switches are numbered from 0", o.Switch)
 	}
 	if o.Process != (Process{}) || o.MIG.On {
-		return Event{}, fmt.Errorf("SXid %d is an NVSwitch error: it has no process and no MIG instance", code)
+		return Event{}, fmt.Errorf("SXid %d is an NVSwitch error: SXids have no process and no MIG instance", code)
 	}
 	e := Event{Kind: KindSXid, Code: code, PCI: o.PCI, Switch: o.Switch}
 	if o.Message != "" {

@@ -3,35 +3,35 @@ package xid
 import "fmt"
 
 func nodeProblemDetector() []Detector {
-	const forget = "an event expires; a permanent condition disappears only when node-problem-detector restarts"
+	const forget = "events expire; a permanent condition disappears only when node-problem-detector restarts"
 	notes := []string{
-		"it ships no NVIDIA rules: its reaction depends on the local configuration",
+		"it contains no NVIDIA rules: the reaction depends on the local configuration",
 		`it appends \z to every pattern, so a pattern must match up to the end of the line, for example with .*`,
 	}
 	return []Detector{{
 		ID:     IDNPDKmsg,
 		Name:   "node-problem-detector, kmsg",
-		Reads:  "/dev/kmsg from the start of the ring buffer, within its lookback; it treats a record of several lines as one line",
-		Notes:  append(notes, "after the ring buffer overflows, it continues at the end: lines in between are lost"),
-		Forget: forget + ", and only if the line is then older than its lookback",
+		Reads:  "/dev/kmsg from the start of the ring buffer, within the lookback; a record with several lines counts as one line",
+		Notes:  append(notes, "after the ring buffer overflows, it continues at the end, so the lines in between are lost"),
+		Forget: forget + ", and only if the line is then older than the lookback",
 		judge: func(e Event, k Kmsg) Verdict {
 			return judgeRule(e, find("npd kmsg", k), "")
 		},
 	}, {
 		ID:     IDNPDJournald,
 		Name:   "node-problem-detector, journald",
-		Reads:  "the journal, entries with the SYSLOG_IDENTIFIER of its configuration, usually kernel",
+		Reads:  "the journal, entries with the configured SYSLOG_IDENTIFIER, usually kernel",
 		Notes:  notes,
-		Forget: forget + ", and only if the line is then older than its lookback",
+		Forget: forget + ", and only if the line is then older than the lookback",
 		judge: func(e Event, k Kmsg) Verdict {
 			identifier, _ := JournaldView(k)
 			if identifier != "kernel" {
 				why :=
-					fmt.Sprintf("journald gives the entry the identifier %q, but it reads only entries of kernel: use the form %s",
+					fmt.Sprintf("journald sets the entry's identifier to %q, but only entries with the identifier kernel are read: use the form %s",
 						identifier, FormKernel)
 				return miss(why)
 			}
-			return judgeRule(e, find("npd journald", k), " and its source is kernel")
+			return judgeRule(e, find("npd journald", k), " and the source is kernel")
 		},
 	}}
 }
@@ -41,7 +41,7 @@ func judgeRule(e Event, match []string, also string) Verdict {
 	if rule == "" {
 		return Verdict{
 			Seen: Depends, Reaction: "event or node condition",
-			Why: "only if its configuration has a rule for such lines" + also,
+			Why: "only if the configuration contains a rule for such lines" + also,
 		}
 	}
 	if match == nil {
@@ -49,6 +49,6 @@ func judgeRule(e Event, match []string, also string) Verdict {
 	}
 	return Verdict{
 		Seen: Depends, Fatal: true, Reaction: "event, or node condition if the rule is permanent",
-		Why: "only if its configuration has a rule for it, such as " + rule + also,
+		Why: "only if the configuration contains a rule for the line, such as " + rule + also,
 	}
 }

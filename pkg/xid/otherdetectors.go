@@ -20,8 +20,8 @@ func viaDriver() []Detector {
 		ID: IDEKS, Provider: "aws:",
 		Name:   "EKS node monitoring agent",
 		Reads:  "DCGM's XID policy; /dev/kmsg only for NCCL crashes and kernel bugs",
-		Notes:  []string{"its own test uses DCGM: dcgmi test --inject --gpuid 0 -f 319 -v 1"},
-		Forget: "nothing to forget from the log; it is unknown what clears its condition after an injection with DCGM",
+		Notes:  []string{"the agent's own test uses DCGM: dcgmi test --inject --gpuid 0 -f 319 -v 1"},
+		Forget: "nothing to clear for log lines; it is unknown what clears the condition after an injection with DCGM",
 		judge: blind(IDEKS, "it queries DCGM (dcgmi test --inject works)", func(r Reaction, e Event) string {
 			if r.Fatal {
 				return fmt.Sprintf(
@@ -40,15 +40,15 @@ func viaDriver() []Detector {
 			"`xid CODE NODE --layers kernel,nvml` sends it the event: measured with v0.20.0",
 			"events of nvml-mock (August 2026) do not reach it, because nvml-mock sends them only after another NVML call",
 		},
-		Forget: "nothing to forget from the log; a device that it marked unhealthy recovers when the plugin restarts or gets SIGHUP",
+		Forget: "nothing to clear for log lines; a device marked unhealthy recovers when the plugin restarts or receives SIGHUP",
 		judge: blind(IDDevicePlugin, "it waits for NVML events", func(r Reaction, e Event) string {
 			if e.Code == 79 {
-				return "mark all GPUs of the node unhealthy, because its wait for events fails"
+				return "mark all GPUs on the node unhealthy, because waiting for events fails"
 			}
 			if r.Fatal {
 				return "mark the GPU unhealthy, so that the node's nvidia.com/gpu decreases by one"
 			}
-			return "ignore the code, which is on its list"
+			return "ignore the code, which is on the plugin's list"
 		}),
 	}, {
 		ID:    IDDCGM,
@@ -58,8 +58,8 @@ func viaDriver() []Detector {
 			"dcgmi test --inject --gpuid 0 -f 230 -v 79 sets the metric (no log line), if the exporter uses the same hostengine; " +
 				"`xid 79 NODE --layers kernel,dcgm` runs it",
 		},
-		Forget: "nothing to forget from the log; the metric DCGM_FI_DEV_XID_ERRORS keeps the last XID",
-		judge: blind(IDDCGM, "it gets NVML events (dcgmi test --inject -f 230 sets its metric)",
+		Forget: "nothing to clear for log lines; the metric DCGM_FI_DEV_XID_ERRORS keeps the last XID",
+		judge: blind(IDDCGM, "it gets NVML events (dcgmi test --inject -f 230 sets the metric)",
 			func(_ Reaction, e Event) string {
 				return fmt.Sprintf("show DCGM_FI_DEV_XID_ERRORS=%d", e.Code)
 			}),
@@ -67,8 +67,8 @@ func viaDriver() []Detector {
 		ID:     IDTracepoint,
 		Name:   "tracepoint readers (eBPF)",
 		Reads:  "the tracepoint nvidia:nvidia_dev_xid of the driver",
-		Forget: "nothing to forget",
-		judge:  blind(IDTracepoint, "only the driver itself fires its tracepoint", nil),
+		Forget: "nothing to clear",
+		judge:  blind(IDTracepoint, "only the driver itself fires the tracepoint", nil),
 	}}
 }
 
@@ -78,24 +78,24 @@ func logFiles() []Detector {
 	return []Detector{{
 		ID: IDAKS, Provider: "azure:",
 		Name:   "AKS node-problem-detector",
-		Reads:  "the system log, with scripts of the node image that are not public",
+		Reads:  "the system log, with scripts in the node image that are not public",
 		Notes:  []string{"it does not run on node pools with --gpu-driver none"},
 		Forget: "not public; watch the node condition GPUXIDErrors",
 		judge: onlyErrors("condition GPUXIDErrors and an event", func(Kmsg) string {
-			return "its scripts are not public; it requires a driver installed by AKS"
+			return "the scripts are not public; a driver installed by AKS is required"
 		}),
 	}, {
 		ID: IDACK, Provider: "cn-",
 		Name:   "ACK node-problem-detector",
 		Reads:  "/var/log/messages or /var/log/syslog",
-		Notes:  []string{"it remembers which XIDs it has handled"},
-		Forget: "unknown; it isolates the GPU with a file that the device plugin reads: see Alibaba's documentation",
+		Notes:  []string{"it keeps track of the XIDs that it has handled"},
+		Forget: "unknown; it isolates the GPU through a file that the device plugin reads; see Alibaba's documentation",
 		judge:  onlyErrors("event or condition, and it isolates the GPU", syslogFile),
 	}, {
 		ID: IDHyperPod, Provider: "aws:",
 		Name:   "SageMaker HyperPod health monitoring agent",
 		Reads:  "/var/log/messages, DCGM policies, nvidia-smi",
-		Notes:  []string{"its own workshop appends a line with the current date to /var/log/messages"},
+		Notes:  []string{"AWS's workshop appends a line with the current date to /var/log/messages"},
 		Forget: "unknown; it reboots or replaces the node automatically",
 		judge: func(e Event, k Kmsg) Verdict {
 			v := onlyErrors("XidHardwareFailure: labels the node, and reboots or replaces it", syslogFile)(e, k)
@@ -105,16 +105,16 @@ func logFiles() []Detector {
 	}, {
 		ID: IDGKE, Provider: "gce:",
 		Name:   "GKE node-problem-detector and Cloud Logging",
-		Reads:  "the kernel log and the serial console, with the filter NVRM: Xid; its configuration is not public",
+		Reads:  "the kernel log and the serial console, with the filter NVRM: Xid; the configuration is not public",
 		Forget: "not public; Cloud Logging entries remain until their retention period ends",
 		judge: func(e Event, k Kmsg) Verdict {
 			if !strings.Contains(k.Text, "NVRM: Xid") {
-				return miss("its filter is NVRM: Xid")
+				return miss("the filter is NVRM: Xid")
 			}
 			return Verdict{
 				Seen: Depends, Fatal: true, Reaction: "log entry, and anything based on it",
 				Why: fmt.Sprintf(
-					"its configuration is not public; the serial console gets the line only if the console's log level is above %d",
+					"the configuration is not public; the serial console gets the line only if the console's log level is above %d",
 					k.Level,
 				),
 			}
@@ -122,7 +122,7 @@ func logFiles() []Detector {
 	}}
 }
 
-// onlyErrors returns a judge for a detector that is documented for XIDs and SXids only.
+// onlyErrors returns a judge for a detector that is documented only for XIDs and SXids.
 func onlyErrors(reaction string, why func(Kmsg) string) func(Event, Kmsg) Verdict {
 	return func(e Event, k Kmsg) Verdict {
 		if e.Kind != KindXID && e.Kind != KindSXid {

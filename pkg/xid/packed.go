@@ -17,7 +17,7 @@ var (
 	bodiesTSV []byte
 )
 
-// largeTables returns the catalog and the wordings.
+// largeTables returns the catalog and the line texts.
 func largeTables() (catalog, bodies string, err error) {
 	first, err := packed.Unpack(catalogTSV)
 	second, more := packed.Unpack(bodiesTSV)

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// ErrNotDriver is the error that [Parse] returns for a line without a driver report.
+// ErrNotDriver is the error that [Parse] returns for a line that contains no driver report.
 var ErrNotDriver = errors.New("not a line of NVIDIA's driver: must contain \"NVRM:\" or \"nvidia-nvswitchN:\"")
 
 // Parse parses one log line from /dev/kmsg, dmesg (including -T and -x), journalctl, a syslog file, or the bytes for a
@@ -50,8 +50,8 @@ var (
 // parseText parses the driver's text, starting at NVRM: or nvidia-nvswitchN:. Unknown text becomes a note.
 func parseText(text string) Event {
 	for _, parse := range []func(string) (Event, bool){parseXID, parseSXid, parseFallenOff, parseCompanion} {
-		// Accept the result only if it can be written back. The notation of an address may differ, but no information,
-		// such as leading zeros or an extra digit, may be lost.
+		// Accept the result only if it can be written back. The notation of an address may differ, but no information
+		// may be lost, such as leading zeros or an extra digit.
 		if e, ok := parse(text); ok && e.Check() == nil &&
 			strings.EqualFold(shortDomains(e.Text()), shortDomains(text)) {
 			return e

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// The patterns of the detectors, verbatim if a detector's patterns are fixed. Do not clean them up.
+// The patterns used by the detectors, verbatim if a detector's patterns are fixed. Do not clean them up.
 const (
 	// NVSentinel, syslog-health-monitor: applied to MESSAGE of journald entries.
 	nvsentinelXID     = `NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)(?:, pid=(\d+))?(?:, name=([^,]+))?(?:, Ch ([0-9a-fA-F]+))?`
@@ -15,7 +15,7 @@ const (
 	nvsentinelFallen  = `(?s)NVRM: The NVIDIA GPU ([0-9a-fA-F:.]+).*?fallen off the bus and is not responding to commands`
 	nvsentinelUUID    = `NVRM: GPU at PCI:([0-9a-fA-F:.]+): (GPU-[0-9a-fA-F-]+)`
 	nvsentinelSM      = `\(GPC\s+(\d+),\s*TPC\s+(\d+),\s*SM\s+(\d+)\)`
-	nvsentinelLink    = `link\s+(\d+)\(` // the part of its pattern for the registers of XID 74 that captures the link
+	nvsentinelLink    = `link\s+(\d+)\(` // the part of the pattern for the registers of XID 74 that captures the link
 
 	// gpud: applied to the text of records in /dev/kmsg.
 	gpudXID     = `NVRM: Xid \(((?:PCI:)?[0-9a-fA-F:]+)\).*?: (\d+),`
@@ -30,8 +30,8 @@ const (
 type view int
 
 const (
-	rawText        view = iota // the record in /dev/kmsg, escaped
-	journalMessage             // MESSAGE of the journald entry
+	rawText        view = iota // escaped record in /dev/kmsg
+	journalMessage             // MESSAGE in the journald entry
 )
 
 type pattern struct {
@@ -62,7 +62,7 @@ var fixedPatterns = sync.OnceValue(func() map[string]pattern {
 	return out
 })
 
-// find applies a fixed pattern to the text that its detector reads of a record. It returns the match and its groups, or
+// find applies a fixed pattern to the text of a record that its detector reads. It returns the match and its groups, or
 // nil.
 func find(name string, k Kmsg) []string {
 	p := fixedPatterns()[name]
@@ -81,7 +81,7 @@ func (v view) of(k Kmsg) string {
 }
 
 // npdRule returns a typical rule for node-problem-detector, which includes no NVIDIA rules. node-problem-detector
-// appends \z to every rule, so a rule must match up to the end of the line, hence the ".*".
+// appends \z to every rule, so a rule must match up to the end of the line; hence the ".*".
 func npdRule(e Event) string {
 	switch e.Kind {
 	case KindXID:
@@ -95,5 +95,5 @@ func npdRule(e Event) string {
 	}
 }
 
-// npdRules combines the rules of npdRule for any code, as node-problem-detector compiles them.
+// npdRules combines the rules returned by npdRule for all codes, as compiled by node-problem-detector.
 const npdRules = `(?:NVRM: Xid \(PCI:[^)]+\): (\d+),.*|nvidia-nvswitch\d+: SXid \(PCI:[^)]+\): (\d+),.*|NVRM: .*fallen off the bus.*)\z`

@@ -33,7 +33,7 @@ func ParsePCI(s string) (PCI, error) {
 	}
 	if m == nil {
 		return PCI{},
-			fmt.Errorf("invalid PCI address %q: must be like 0000:17:00 (see nvidia-smi --query-gpu=pci.bus_id)", s)
+			fmt.Errorf("invalid PCI address %q: must be an address such as 0000:17:00 (see nvidia-smi --query-gpu=pci.bus_id)", s)
 	}
 	var n [4]uint64
 	for i, digits := range m[1:5] {
@@ -75,12 +75,12 @@ var uuidText = regexp.MustCompile(
 	`^(?i:(GPU-|MIG-GPU-|MIG-)([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}))(/\d{1,2}/\d{1,2})?$`,
 )
 
-// ParseUUID parses GPU-UUID, MIG-UUID, and MIG-GPU-UUID/GI/CI, the form that drivers before R470 used.
+// ParseUUID parses GPU-UUID, MIG-UUID, and MIG-GPU-UUID/GI/CI, the form used by drivers before R470.
 func ParseUUID(s string) (UUID, error) {
 	m := uuidText.FindStringSubmatch(strings.TrimSpace(s))
 	if m == nil {
 		return "", fmt.Errorf(
-			"invalid GPU UUID %q: must be like GPU-455e672a-1aa1-4b62-9a4f-0e60a1b0f2c3 (see nvidia-smi -L)",
+			"invalid GPU UUID %q: must be a UUID such as GPU-455e672a-1aa1-4b62-9a4f-0e60a1b0f2c3 (see nvidia-smi -L)",
 			s,
 		)
 	}
@@ -94,7 +94,7 @@ func ParseUUID(s string) (UUID, error) {
 // IsMIG reports whether the UUID belongs to a MIG device.
 func (u UUID) IsMIG() bool { return strings.HasPrefix(string(u), "MIG-") }
 
-// GPU returns the UUID of the whole GPU. The UUID of a MIG device only contains it in the form used before R470.
+// GPU returns the UUID of the whole GPU. The UUID of a MIG device contains it only in the form used before R470.
 func (u UUID) GPU() (UUID, error) {
 	if !u.IsMIG() {
 		return u, nil
@@ -104,6 +104,6 @@ func (u UUID) GPU() (UUID, error) {
 		return UUID("GPU-" + whole), nil
 	}
 	return "", errors.New(
-		"the UUID of a MIG device does not identify its GPU: specify the UUID of the GPU (see nvidia-smi -L)",
+		"the UUID of a MIG device does not identify its GPU: specify the GPU's UUID (see nvidia-smi -L)",
 	)
 }

@@ -28,7 +28,7 @@ func TestParsePCI(t *testing.T) {
 	}
 	for in, want := range map[string]string{
 		"":               "0000:17:00",
-		"17:00":          "must be like 0000:17:00",
+		"17:00":          "must be an address such as 0000:17:00",
 		"0":              "invalid PCI address",
 		"PCI:23:0:0":     "invalid PCI address",
 		"0000:17:20":     "must be at most 1f",

@@ -11,5 +11,5 @@ var (
 	bodiesTSV string
 )
 
-// largeTables returns the catalog and the wordings.
+// largeTables returns the catalog and the line texts.
 func largeTables() (catalog, bodies string, err error) { return catalogTSV, bodiesTSV, nil }

@@ -24,13 +24,13 @@ const (
 // Prefix is the part of a line before the driver's text.
 type Prefix struct {
 	Format Format
-	// Form is the form of a record written to /dev/kmsg, as far as the line shows it. It is FormModule for a kernel
-	// record.
+	// Form is the form of a record written to /dev/kmsg, as far as it can be determined from the line. It is FormModule
+	// for a kernel record.
 	Form Form
 	// Priority is facility*8+level, or -1 if the line does not contain it.
 	Priority int
-	// Uptime is the time since boot. Time is the wall-clock time. A syslog line has no year, so its time is in 2000,
-	// UTC.
+	// Uptime is the time since boot. Time is the wall-clock time. A syslog line has no year, so its time is in the year
+	// 2000, UTC.
 	HasUptime bool
 	Uptime    time.Duration
 	Time      time.Time
@@ -75,7 +75,7 @@ func splitLine(line string) (p Prefix, text string, ok bool) {
 	case FormatKmsg:
 		text = unescape(text)
 	case FormatSyslog, FormatISO:
-		if strings.HasPrefix(text, "NVRM: The NVIDIA GPU") { // rsyslog escapes a newline in octal
+		if strings.HasPrefix(text, "NVRM: The NVIDIA GPU") { // rsyslog escapes newlines in octal
 			text = strings.ReplaceAll(text, "#012", "\n")
 		}
 	}

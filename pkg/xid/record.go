@@ -16,12 +16,12 @@ const (
 	facilityUser = 1 // the facility that the kernel substitutes for 0 in a write to /dev/kmsg
 )
 
-// bracket is the timestamp of FormBracket. Its value has no meaning; it is the one in NVSentinel's acceptance test.
+// bracket is the timestamp in FormBracket. Its value has no meaning; it is the one in NVSentinel's acceptance test.
 const bracket = "[6085126.134786] "
 
 // Kmsg is one kernel log record.
 type Kmsg struct {
-	// Facility and Level are the values that a log reader gets. The writer cannot choose the facility.
+	// Facility and Level are the values received by a log reader. The writer cannot choose the facility.
 	Facility int `json:"facility"`
 	Level    int `json:"level"`
 	// Text has no trailing newline. A newline within the text does not end the record.
@@ -52,15 +52,15 @@ func dress(text string, level int, f Form) (Kmsg, error) {
 	}
 	if n := len(k.Bytes()); n > MaxRecord {
 		return Kmsg{},
-			fmt.Errorf("the record has %d bytes, and kernels reject more than %d: shorten the message by %d bytes",
+			fmt.Errorf("the record is %d bytes long, but kernels reject more than %d: shorten the message by %d bytes",
 				n, MaxRecord, n-MaxRecord)
 	}
 	return k, nil
 }
 
-// Bytes returns the bytes for one write(2) to /dev/kmsg: the priority, the text, and the newline without which no
-// reader sees the record until the next one. Open and close /dev/kmsg for each record: a file descriptor is limited to
-// 10 records in 5 seconds, and the kernel reports success for the records that it drops.
+// Bytes returns the bytes for one write(2) to /dev/kmsg: the priority, the text, and a newline. Without the newline,
+// readers see the record only after the next one is written. Open and close /dev/kmsg for each record: a file
+// descriptor is limited to 10 records in 5 seconds, and the kernel reports success for the records that it drops.
 func (k Kmsg) Bytes() []byte {
 	return fmt.Appendf(nil, "<%d>%s\n", k.Level, k.Text)
 }

@@ -34,8 +34,9 @@ func (l Log) PCIs() []PCI {
 	return out
 }
 
-// Remap returns the entry with every address that is a key of to replaced by its value. It preserves the function, the
-// case, the number of domain digits, and all other bytes. Keys and values have no function. Addresses can be swapped.
+// Remap returns the entry with every address that is a key in to replaced with its value. It preserves the function,
+// the case, the number of domain digits, and all other bytes. Keys and values have no function. Addresses can be
+// swapped.
 func (e Entry) Remap(to map[PCI]PCI) Entry {
 	var b strings.Builder
 	last := 0
@@ -60,8 +61,8 @@ func (e Entry) Remap(to map[PCI]PCI) Entry {
 	return e
 }
 
-// WithUUID returns the entry with the UUID of a [KindUUID] line replaced; other entries do not change. A replay on
-// another GPU requires this because NVSentinel learns UUIDs from such lines.
+// WithUUID returns the entry with the UUID in a [KindUUID] line replaced. Other entries do not change. This is required
+// for a replay on another GPU, because NVSentinel learns UUIDs from such lines.
 func (e Entry) WithUUID(u UUID) Entry {
 	if e.Event.Kind == KindUUID {
 		e.Text = strings.TrimSuffix(e.Text, e.Event.Body) + string(u)
@@ -71,8 +72,8 @@ func (e Entry) WithUUID(u UUID) Entry {
 }
 
 type pciSpan struct {
-	from, to int // without the function
-	pci      PCI // with function 0
+	from, to int // range of the address without the function
+	pci      PCI // address with function 0
 }
 
 func pciSpans(text string) []pciSpan {
@@ -82,7 +83,7 @@ func pciSpans(text string) []pciSpan {
 		if before != "" && (isWord(before[len(before)-1]) || strings.ContainsAny(before[len(before)-1:], "-.")) {
 			continue
 		}
-		// "a:0000:17:00" is part of something longer, except after the driver's "PCI:".
+		// "a:0000:17:00" is part of a longer string, except after the driver's "PCI:".
 		if strings.HasSuffix(before, ":") && !strings.HasSuffix(before, "PCI:") {
 			continue
 		}

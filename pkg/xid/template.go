@@ -13,10 +13,10 @@ import (
 type Evidence string
 
 const (
-	Real Evidence = "real" // seen in a machine's log
+	Real Evidence = "real" // found in a real log
 	// from the driver's format string, or from a detector's test, with plausible values
 	Rendered Evidence = "rendered"
-	Generic  Evidence = "generic" // our own wording; no driver line is known for this code
+	Generic  Evidence = "generic" // wording by this project; no driver line is known for this code
 )
 
 // Template is the text that the driver prints after the code and the process.
@@ -67,8 +67,8 @@ func templateOf(r row) (int, Template, error) {
 	return n, t, nil
 }
 
-// values chooses the numbers in templates. With seed 0, every number is the template's default, usually that of the
-// real line. With any other seed, numbers are random. A named number keeps its value.
+// values chooses the numbers in templates. With seed 0, every number is the template's default, which is usually that
+// of the real line. With any other seed, numbers are random. A named number keeps its value.
 type values struct {
 	rnd   *rand.Rand
 	named map[string]uint64
@@ -82,7 +82,7 @@ func newValues(seed uint64) *values {
 	return v
 }
 
-// number returns the value for name, between low and high. It keeps a value that another template has set.
+// number returns the value for name, between low and high. It reuses a value that another template has set.
 func (v *values) number(name string, low, high, byDefault uint64) uint64 {
 	if n, ok := v.named[name]; ok && name != "" {
 		return n

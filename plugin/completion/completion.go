@@ -27,7 +27,7 @@ func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
 		Short: "Set up shell completion",
 		Long: `Set up shell completion.
 
-With --install, the command creates a link named ` + linkName + ` next to the plugin, which kubectl's own completion uses.
+With --install, the command creates a link named ` + linkName + ` next to the plugin. kubectl uses this link to complete the plugin's arguments.
 With the name of a shell, it prints a completion script for running kubectl-gpu_fault without kubectl.`,
 		Example: `  # Enable completion for kubectl gpu-fault
   kubectl gpu-fault completion --install
@@ -63,12 +63,13 @@ With the name of a shell, it prints a completion script for running kubectl-gpu_
 	return cmd
 }
 
-// installLink creates the link in the directory of PATH that contains the program (with krew, krew's bin directory). It
-// points to the program's name there, not to the file behind it, because krew removes that file at the next upgrade.
+// installLink creates the link in the directory in PATH that contains the program (with krew, krew's bin directory).
+// The link points to the program's path there, not to the file that this path resolves to, because krew removes that
+// file on the next upgrade.
 func installLink(streams genericiooptions.IOStreams) error {
 	program, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("find the executable of this program: %w", err)
+		return fmt.Errorf("find the plugin's executable: %w", err)
 	}
 	name := programName(runtime.GOOS)
 	dir, err := pathDir(program, name)
@@ -89,15 +90,15 @@ func installLink(streams genericiooptions.IOStreams) error {
 		return fmt.Errorf("%s exists and is not a link: remove it first", link)
 	}
 	if err := os.Symlink(name, link); err != nil {
-		return fmt.Errorf("create the link: %w; alternatively, copy %s to that name, again after each upgrade", err,
+		return fmt.Errorf("create the link: %w; alternatively, copy %s to that path after each upgrade", err,
 			filepath.Join(dir, name))
 	}
 	printer.Talk(streams.ErrOut, "%s created; kubectl now completes gpu-fault. "+
-		"Remove this link before you uninstall the plugin: krew does not.", link)
+		"Remove this link before you uninstall the plugin, because krew does not remove it.", link)
 	return nil
 }
 
-// programName returns the plugin's file name on an operating system, given as GOOS.
+// programName returns the plugin's file name on the operating system goos, which is a GOOS value.
 func programName(goos string) string {
 	if goos == "windows" {
 		return "kubectl-gpu_fault.exe"
@@ -105,11 +106,11 @@ func programName(goos string) string {
 	return "kubectl-gpu_fault"
 }
 
-// pathDir returns the directory of PATH in which kubectl finds this program.
+// pathDir returns the directory in PATH in which kubectl finds this program.
 func pathDir(program, name string) (string, error) {
 	want, err := os.Stat(program)
 	if err != nil {
-		return "", fmt.Errorf("find the executable of this program: %w", err)
+		return "", fmt.Errorf("find the plugin's executable: %w", err)
 	}
 	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
 		got, err := os.Stat(filepath.Join(dir, name))
@@ -117,6 +118,6 @@ func pathDir(program, name string) (string, error) {
 			return dir, nil
 		}
 	}
-	return "", fmt.Errorf("%s is not in a directory of PATH, so kubectl does not find it: move it to one, "+
-		"or with krew add ~/.krew/bin ($KREW_ROOT/bin if set) to PATH; then try again", name)
+	return "", fmt.Errorf("%s is not in a directory in PATH, so kubectl cannot find it: move it to such a directory, "+
+		"or, with krew, add ~/.krew/bin ($KREW_ROOT/bin if set) to PATH; then try again", name)
 }

@@ -46,7 +46,7 @@ func TestLinkNeedsThePath(t *testing.T) {
 	t.Setenv("PATH", bin)
 	streams, _, _, _ := genericiooptions.NewTestIOStreams()
 	err := installLink(streams)
-	if err == nil || !strings.Contains(err.Error(), "is not in a directory of PATH") ||
+	if err == nil || !strings.Contains(err.Error(), "is not in a directory in PATH") ||
 		!strings.Contains(err.Error(), "$KREW_ROOT/bin") {
 		t.Errorf("the error is %v", err)
 	}

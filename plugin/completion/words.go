@@ -17,12 +17,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 )
 
-// patience limits how long the shell waits. On an error, there are no completions.
+// patience limits the time that the shell waits. On an error, there are no completions.
 const patience = 3 * time.Second
 
 const noFiles = cobra.ShellCompDirectiveNoFileComp
 
-// Nodes completes node names, described by the GPU model.
+// Nodes completes node names, with the GPU model as the description.
 func Nodes(connection *kube.Connection) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		cluster, ctx, cancel, ok := connect(cmd, connection)
@@ -44,7 +44,7 @@ func Nodes(connection *kube.Connection) cobra.CompletionFunc {
 	}
 }
 
-// DaemonSets completes NAMESPACE/NAME of a DaemonSet.
+// DaemonSets completes DaemonSets as NAMESPACE/NAME.
 func DaemonSets(connection *kube.Connection) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		cluster, ctx, cancel, ok := connect(cmd, connection)
@@ -189,7 +189,7 @@ func connect(
 		return nil, nil, nil, false
 	}
 	parent := cmd.Context()
-	if parent == nil { // cobra sometimes completes without the context of ExecuteContext
+	if parent == nil { // cobra sometimes completes without the context from ExecuteContext
 		parent = context.Background()
 	}
 	ctx, cancel := context.WithTimeout(parent, patience)

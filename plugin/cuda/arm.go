@@ -21,7 +21,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// arming holds the arguments and flags of `cuda arm` or `cuda disarm`.
+// arming holds the arguments and flags of `cuda arm` and `cuda disarm`.
 type arming struct {
 	verb    string // arm, disarm
 	id      string
@@ -34,8 +34,8 @@ type arming struct {
 	format  printer.Format
 }
 
-// noticeTimeout is the default time that processes have to notice a change: a process that calls the driver checks once
-// a second.
+// noticeTimeout is the default time that processes have to notice a change. A process that calls the driver checks for
+// changes once a second.
 const noticeTimeout = 30 * time.Second
 
 func newArmCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
@@ -44,8 +44,8 @@ func newArmCommand(connection *kube.Connection, streams genericiooptions.IOStrea
 	cmd := &cobra.Command{
 		Use:   "arm RUN [--xid CODE | --error CODE | ...]",
 		Short: "Start the fault of a run, or a different fault, without a restart",
-		Long: `Start the fault of a run whose shim is loaded, without restarting the pods. Flags select a different fault; without them, the run keeps its
-own. Processes notice the change at their next call to the driver, at most one second later. Earlier trips are reset.`,
+		Long: `Start the fault of a run whose shim is loaded, without restarting the pods. Flags select a different fault; without flags, the run keeps its
+current fault. Processes notice the change at their next driver call, at most one second later. Earlier trips are reset.`,
 		Example: `  # Start a fault that was injected with --disarmed, or restart it
   kubectl gpu-fault cuda arm cuda-7k3f9q
 
@@ -70,7 +70,7 @@ own. Processes notice the change at their next call to the driver, at most one s
 	}
 	faults.addFlags(cmd)
 	cmd.Flags().StringSliceVar(&a.onlyOn, "only-on-node", nil,
-		"Nodes that have the fault; an empty value means all (default: unchanged)")
+		"Nodes on which the fault is active; an empty value means all (default: unchanged)")
 	_ = cmd.RegisterFlagCompletionFunc("only-on-node", completion.Nodes(connection))
 	a.addFlags(cmd)
 	return cmd
@@ -81,11 +81,11 @@ func newDisarmCommand(connection *kube.Connection, streams genericiooptions.IOSt
 	cmd := &cobra.Command{
 		Use:   "disarm RUN",
 		Short: "Stop the fault of a run without a restart; the shim stays loaded and can be armed again",
-		Long: `Stop the fault of a run without restarting the pods: all calls pass through again. Processes notice the change at their next call to the
-driver, at most one second later; calls that hang return. Programs do not recover from errors that they have already handled: most have
-exited, and their pods restart them.
+		Long: `Stop the fault of a run without restarting the pods: all calls pass through again. Processes notice the change at their next driver
+call, at most one second later; hanging calls return. Programs do not recover from errors that they have already received: most have
+exited, and the kubelet restarts their containers.
 
-Use this command as an emergency brake: it does not ask for confirmation, and it also stops a run that is still being injected or whose
+Use this command as an emergency brake: it does not ask for confirmation, and also stops a run that is still being injected or whose
 client died. The shim stays loaded and can be armed again until you revert the run.`,
 		Example: `  kubectl gpu-fault cuda disarm cuda-7k3f9q`,
 		Args:    usage.ExactArgs(1, "one run", "kubectl gpu-fault cuda disarm cuda-7k3f9q"),
@@ -105,13 +105,13 @@ func (a *arming) addFlags(cmd *cobra.Command) {
 	flags.BoolVarP(&a.yes, "yes", "y", false,
 		map[string]string{
 			"arm":    "Do not ask for confirmation",
-			"disarm": "No effect, accepted for scripts: disarm never asks",
+			"disarm": "No effect: disarm never asks for confirmation (accepted for scripts)",
 		}[a.verb])
 	flags.DurationVar(&a.timeout, "timeout", a.timeout, "Time to wait for the processes to notice")
 	a.format.AddFlags(cmd)
 }
 
-// validate checks everything that needs no cluster.
+// validate checks everything that does not require a cluster.
 func (a *arming) validate() (err error) {
 	if a.id, err = parseRun(a.id); err != nil {
 		return err

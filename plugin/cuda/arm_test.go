@@ -162,7 +162,7 @@ func TestArmRefuses(t *testing.T) {
 			r.Phase, r.Deadline = ledger.Applying, time.Now().Add(time.Minute)
 		}, nil, "still being injected"},
 		"never begun": {
-			func(r *ledger.Run) { r.Steps[0].State = ledger.StateSkipped }, nil, "has nothing in place",
+			func(r *ledger.Run) { r.Steps[0].State = ledger.StateSkipped }, nil, "has not changed the workload",
 		},
 		"unknown node": {
 			nil, func(a *arming) { a.nodes, a.onlyOn = true, []string{"gpu-9"} }, `node "gpu-9" not found`,

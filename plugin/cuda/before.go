@@ -8,12 +8,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
-// before describes, on stderr, the planned change, where it applies, what does not see it, and how it ends.
+// before describes, on stderr, the planned change, its scope, the tools that do not see it, and how it ends.
 func (in *injecting) before(say func(string, ...any), d *decided, kubeContext string) {
 	say("%s in namespace %s, %s, in context %q", d.workload.Ref(), d.workload.Target().Namespace, d.containers(),
 		kubeContext)
 	say("Fault: %s.", in.fault.Summary())
-	say("How: the pod template gets a volume with the shim from a ConfigMap, and %s. %s", cudashim.PreloadVar,
+	say("How: a volume with the shim from a ConfigMap, and %s, are added to the pod template. %s", cudashim.PreloadVar,
 		in.replaced(d))
 	say("When: %s", in.begins(d))
 	if len(in.pinTo) > 0 {
@@ -24,7 +24,7 @@ func (in *injecting) before(say func(string, ...any), d *decided, kubeContext st
 	say("Duration: %s%s. Undo: `kubectl gpu-fault revert RUN`, %s; `cuda disarm RUN` stops the fault without a restart.",
 		in.ttl.String(), map[bool]string{
 			true:  "",
-			false: "; then all calls pass through, and the pod template keeps the idle shim until the run is reverted",
+			false: "; then all calls pass through, and the idle shim stays in the pod template until the run is reverted",
 		}[in.ttl.TTL == 0],
 		reverting(d.replaced))
 	say("Not seen by: tools that read kernel logs (NVSentinel, node-problem-detector, gpud), and DCGM: no kernel log line is written and no GPU is affected. For these tools, also run `kubectl gpu-fault xid %s`.",
@@ -35,33 +35,33 @@ func (in *injecting) before(say func(string, ...any), d *decided, kubeContext st
 	say("")
 }
 
-// replaced returns how the pods get the shim, unless a note describes it.
+// replaced returns a description of how the pods get the shim, unless a note describes it.
 func (in *injecting) replaced(d *decided) string {
 	if d.replaced != cudashim.Rolling {
-		return "The notes below describe what happens to its pods."
+		return "The notes below describe what happens to the pods."
 	}
-	return "Its controller replaces the pods with a rolling update, as after `kubectl rollout restart`."
+	return "The workload's controller replaces the pods with a rolling update, as after `kubectl rollout restart`."
 }
 
-// reverting returns what happens to pods when the shim is removed from their template.
+// reverting returns a description of what happens to pods when the shim is removed from their template.
 func reverting(how cudashim.Replacement) string {
 	switch how {
 	case cudashim.OnDelete:
-		return "after which pods keep the idle shim until they are deleted"
+		return "after which the idle shim stays in pods until they are deleted"
 	case cudashim.Paused:
-		return "after which pods that have the shim keep it, idle, until the rollout is resumed"
+		return "after which the idle shim stays in existing pods until the rollout is resumed"
 	case cudashim.NextJob:
-		return "after which running jobs keep the idle shim, and the next job does not have it"
+		return "after which the idle shim stays in running jobs, and the next job starts without it"
 	case cudashim.Recreate:
-		return "which recreates it, so that its work starts over once more"
+		return "which recreates the workload, so that its work starts over again"
 	case cudashim.Unknown:
-		return "after which its controller decides when the pods are replaced; until then they keep the idle shim"
+		return "after which the workload's controller decides when to replace the pods; until then the idle shim stays in them"
 	default:
 		return "which replaces the pods again"
 	}
 }
 
-// begins returns when the fault starts.
+// begins returns a description of when the fault starts.
 func (in *injecting) begins(d *decided) string {
 	switch {
 	case in.disarmed:
@@ -71,11 +71,11 @@ func (in *injecting) begins(d *decided) string {
 	case in.atStart, d.replaced == cudashim.OnDelete, d.replaced == cudashim.NextJob, d.replaced == cudashim.Paused:
 		return "from the first call of the new pods."
 	default:
-		return "once the new pods are ready and have called the driver, or have made no call for 10 seconds."
+		return "once the new pods are ready and have called the driver, or have not called it for 10 seconds."
 	}
 }
 
-// alsoXID returns the arguments of the command that writes the kernel log lines.
+// alsoXID returns the arguments of the `xid` command that writes the corresponding kernel log lines.
 func (in *injecting) alsoXID() string {
 	node := "NODE"
 	if len(in.onlyOn) > 0 {
@@ -87,7 +87,7 @@ func (in *injecting) alsoXID() string {
 	return "CODE " + node
 }
 
-// notes returns what may surprise the user.
+// notes returns notes about effects that may surprise the user.
 func (in *injecting) notes(d *decided) []string {
 	notes := slices.Clone(d.notes)
 	if in.ttl.TTL > 0 && in.ttl.TTL < in.timeout {
@@ -100,11 +100,11 @@ func (in *injecting) notes(d *decided) []string {
 			"none of these containers requests GPUs: only processes that call the CUDA driver or NVML see the fault")
 	}
 	if d.onGPUs() && needsRoom(d.workload) {
-		notes = append(notes, "its rolling update starts a new pod before it stops an old one, and so needs a free GPU")
+		notes = append(notes, "the rolling update starts a new pod before it stops an old one, and therefore needs a free GPU")
 	}
 	if len(d.without) > 0 {
 		notes = append(notes, fmt.Sprintf(
-			"no shim exists for nodes of architecture %s: pods there run without the fault",
+			"no shim exists for nodes with architecture %s: pods on these nodes run without the fault",
 			strings.Join(d.without, ", "),
 		))
 	}
@@ -116,7 +116,7 @@ func (in *injecting) notes(d *decided) []string {
 	}
 	if len(d.unread) > 0 {
 		notes = append(notes, fmt.Sprintf(
-			"could not read whether these images set %s, which the shim would replace: %s",
+			"could not determine whether these images set %s, which the shim would replace: %s",
 			cudashim.PreloadVar, strings.Join(d.unread, ", "),
 		))
 	}

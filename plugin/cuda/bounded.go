@@ -5,15 +5,15 @@ import (
 	"errors"
 )
 
-// Limits on the output read from a container, in bytes: a report of the shim has 17,288.
+// Limits on the output read from a container, in bytes. A report from the shim has 17,288 bytes.
 const (
 	mostOutput = 32 << 10
 	mostErrors = 4 << 10
 )
 
-var errTooMuch = errors.New("the output is too long for a report of the shim")
+var errTooMuch = errors.New("the output is too long for a report from the shim")
 
-// bounded is a buffer with a size limit. A write beyond the limit fails and calls full.
+// bounded is a buffer with a size limit. A write that exceeds the limit fails and calls full.
 type bounded struct {
 	text bytes.Buffer // not embedded: io.Copy would use its ReadFrom and bypass the limit
 	most int

@@ -92,7 +92,7 @@ func TestDisarmDoesNotWaitForOthers(t *testing.T) {
 			w := newWorld(t, nil, pod("web-1", "gpu-1"))
 			w.client = w.server.Client(ledgertest.Hooks{Before: func(c ledgertest.Call) error {
 				if fails(c) {
-					return errors.New("no answer")
+					return errors.New("no response")
 				}
 				return nil
 			}})
@@ -202,13 +202,13 @@ func TestArmAgainstARevert(t *testing.T) {
 			isRecord("get"), 2, change(func(r *ledger.Run) { r.Until = time.Now() }), "expired at",
 		},
 		"undone before the record": {
-			isList, 1, change(func(r *ledger.Run) { r.Steps[0].Undone = time.Now() }), "was undone: inject",
+			isList, 1, change(func(r *ledger.Run) { r.Steps[0].Undone = time.Now() }), "was reverted: inject",
 		},
-		"closed before the record": {isList, 1, closes, "was reverted in the meantime: nothing was armed"},
+		"closed before the record": {isList, 1, closes, "was reverted in the meantime"},
 		"closed with the record written": {
-			isRecord("update"), 1, closes, "was reverted in the meantime: nothing was armed",
+			isRecord("update"), 1, closes, "was reverted in the meantime",
 		},
-		"its ConfigMap deleted": {isList, 1, deletes, "or its ConfigMap was deleted: nothing was armed"},
+		"its ConfigMap deleted": {isList, 1, deletes, "or its ConfigMap was deleted"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

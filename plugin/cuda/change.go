@@ -14,39 +14,41 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 )
 
-// Load describes the shim in one workload, for the plans of other commands: scenarios, and the layers of an XID.
+// Load describes loading the shim into one workload. Other commands, such as scenarios and the layers of an XID, use it
+// in their plans.
 type Load struct {
-	Namespace, Name string // the name as TYPE/NAME
+	Namespace, Name string // Name is TYPE/NAME
 	Fault           cudafault.Fault
 	Recreate        bool          // allows recreating a workload that cannot be changed
 	Timeout         time.Duration // of the rollout; zero means the default
-	// GPUs, if set, returns the fault for containers that request so many GPUs each; 0: unknown, or several containers;
-	// -1: none requests GPUs.
+	// GPUs, if set, returns the fault for containers that each request the given number of GPUs. 0 means that the
+	// number is unknown or that there are several containers, and -1 that none requests GPUs.
 	GPUs func(each int) (cudafault.Fault, error)
-	// Nodes are the only ones with the fault, and those that its pods are put on if there is room; empty means all.
+	// Nodes are the nodes on which the fault is active, and on which its pods are preferably scheduled. Empty means
+	// all.
 	Nodes []string
 }
 
-// Loading is a Load in a plan.
+// Loading is a Load as part of a plan.
 type Loading struct {
 	Change fault.Change
 	Needs  []fault.Permission
-	// Check asks the API server whether it would accept the change, and Describe says what will be changed.
+	// Check asks the API server whether it would accept the change. Describe describes the change.
 	Check    func(context.Context) error
 	Describe func(say func(format string, args ...any))
-	// Pods returns the pods with the shim, when the change has been made.
+	// Pods returns the pods with the shim, after the change has been made.
 	Pods func(context.Context, ledger.Run) ([]corev1.Pod, error)
-	// SuppliesDevices reports whether the undo restarts a program that supplies the node's devices: until it has
-	// registered again, the kubelet rejects pods that request one.
+	// SuppliesDevices reports whether the undo restarts a program that supplies the node's devices. The kubelet rejects
+	// pods that request such a device until the program has registered again.
 	SuppliesDevices bool
-	// Timeout and CleanupTimeout are what the change takes at most, and its undo.
+	// Timeout and CleanupTimeout are the maximum durations of the change and of its undo.
 	Timeout, CleanupTimeout time.Duration
 }
 
-// Validate checks everything that needs no cluster.
+// Validate checks everything that does not require a cluster.
 func (l Load) Validate() error { return l.injecting().validate() }
 
-// CompleteWorkload completes TYPE/NAME as the value of a flag.
+// CompleteWorkload completes TYPE/NAME as a flag value.
 func CompleteWorkload(connection *kube.Connection) cobra.CompletionFunc {
 	complete := completeWorkload(connection)
 	return func(cmd *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
@@ -64,7 +66,7 @@ func (l Load) injecting() *injecting {
 	return in
 }
 
-// Prepare returns the change that `cuda inject TYPE/NAME` makes, with what a plan needs of it.
+// Prepare returns the change that `cuda inject TYPE/NAME` would make, and what a plan needs to carry it out.
 func (l Load) Prepare(ctx context.Context, connection *kube.Connection, cluster *kube.Cluster) (Loading, error) {
 	in := l.injecting()
 	if err := in.validate(); err != nil {

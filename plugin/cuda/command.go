@@ -1,5 +1,5 @@
-// Package cuda implements `kubectl gpu-fault cuda`: GPU faults as programs see them, at the driver API, in the pods of
-// one workload.
+// Package cuda implements `kubectl gpu-fault cuda`: it simulates GPU faults at the driver API for the programs in one
+// workload.
 package cuda
 
 import (
@@ -20,17 +20,17 @@ import (
 func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cuda (inject | arm | disarm | status | profiles)",
-		Short: "Make CUDA calls of a workload fail, hang or return wrong data, as with a broken GPU",
-		Long: `Make the CUDA driver behave, for the programs of one workload, as it does when a GPU is broken: errors, hangs, latency, too little memory,
+		Short: "Make a workload's CUDA calls fail, hang or return wrong data, as a broken GPU does",
+		Long: `Make the CUDA driver behave, for the programs in one workload, as it does when a GPU is broken: errors, hangs, latency, too little memory,
 missing devices, flipped bits.
 
-A small library (the shim) is loaded into the workload's processes. It intercepts all their calls to the driver, including those of PyTorch, NCCL,
-cuBLAS and programs that link the CUDA runtime statically. It needs no image, no privileges and no GPU, and changes nothing on nodes. While the
+A small library (the shim) is loaded into the workload's processes. It intercepts all their driver calls, including those from PyTorch, NCCL,
+cuBLAS and programs that link the CUDA runtime statically. It requires no image, privileges or GPU, and changes nothing on nodes. While the
 shim is disarmed or its TTL has expired, calls pass through it.`,
 		Example: `  # Simulate a GPU that falls off the bus
   kubectl gpu-fault cuda inject deployment/vllm --xid 79
 
-  # Show which processes have the shim loaded, and what happened to them
+  # Show which processes have loaded the shim, and what it has done in them
   kubectl gpu-fault cuda status deployment/vllm
 
   # Stop the fault without a restart, and start it again

@@ -15,12 +15,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 )
 
-// completionTimeout limits how long the shell waits. On an error, there are no completions.
+// completionTimeout limits the time that the shell waits. On an error, there are no completions.
 const completionTimeout = 3 * time.Second
 
 const noFiles = cobra.ShellCompDirectiveNoFileComp
 
-// kinds returns the workload types that completion offers; any other type with pod templates works too.
+// kinds returns the workload types that completion offers. Any other type with pod templates works, too.
 func kinds() []string {
 	return []string{
 		"deployment", "statefulset", "daemonset", "job", "cronjob", "jobset", "leaderworkerset", "pytorchjob", "mpijob",
@@ -28,7 +28,7 @@ func kinds() []string {
 	}
 }
 
-// completeWorkload completes TYPE/ and then the names of the objects of that type in the namespace.
+// completeWorkload completes TYPE/, and then the names of the objects of that type in the namespace.
 func completeWorkload(connection *kube.Connection) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -164,7 +164,7 @@ func connect(
 		return nil, nil, nil, nil
 	}
 	parent := cmd.Context()
-	if parent == nil { // cobra sometimes completes without the context of ExecuteContext
+	if parent == nil { // cobra sometimes completes without the context from ExecuteContext
 		parent = context.Background()
 	}
 	ctx, cancel := context.WithTimeout(parent, completionTimeout)

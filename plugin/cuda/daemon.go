@@ -24,17 +24,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 )
 
-// Daemon describes the shim in the pod of a DaemonSet on one node, for the plans of other commands. The pods on other
-// nodes do not restart, as they would if the shim were in the template of the DaemonSet.
+// Daemon describes loading the shim into the pod of a DaemonSet on one node. Other commands use it in their plans. The
+// pods on other nodes do not restart, as they would if the shim were in the DaemonSet's template.
 type Daemon struct {
 	Node string
-	// DaemonSet is its NAMESPACE/NAME; empty means that of NVIDIA's device plugin.
+	// DaemonSet is the NAMESPACE/NAME of the DaemonSet. Empty means NVIDIA's device plugin.
 	DaemonSet string
 	Fault     cudafault.Fault // of NVML
-	// Devices returns the indexes in nvidia-smi of the GPUs with the fault, before anything is changed. If it is nil,
-	// all GPUs have the fault.
+	// Devices returns the nvidia-smi indexes of the GPUs with the fault. It is called before anything is changed. If it
+	// is nil, all GPUs have the fault.
 	Devices func(ctx context.Context, r fault.Recorder) ([]int, error)
-	Pods    podflags.Flags // has the image of the container in which the new pod waits
+	Pods    podflags.Flags // sets the image of the container in which the new pod waits
 }
 
 // ParseDaemonSet returns the parts of NAMESPACE/NAME.
@@ -47,7 +47,7 @@ func ParseDaemonSet(text string) (namespace, name string, err error) {
 	return namespace, name, nil
 }
 
-// Prepare returns the change to the node, with what a plan needs of it.
+// Prepare returns the change to the node, and what a plan needs to carry it out.
 func (d *Daemon) Prepare(ctx context.Context, cluster *kube.Cluster) (Loading, error) {
 	node, err := cluster.Client.CoreV1().Nodes().Get(ctx, d.Node, metav1.GetOptions{})
 	if err != nil {
@@ -106,17 +106,17 @@ func (d *Daemon) Prepare(ctx context.Context, cluster *kube.Cluster) (Loading, e
 	}, nil
 }
 
-// suppliesDevices reports whether a pod registers devices with the kubelet: NVIDIA's device plugin, or another pod that
-// has one of the kubelet's directories for plugins (device plugins, DRA and CSI drivers).
+// suppliesDevices reports whether a pod registers devices with the kubelet: NVIDIA's device plugin, or any other pod
+// that mounts one of the kubelet's plugin directories (for device plugins, DRA drivers and CSI drivers).
 func suppliesDevices(pod *corev1.Pod) bool {
 	return facts.ComponentOf(pod.Labels, &pod.Spec) == facts.DevicePlugin || mounts(pod, "device-plugins") ||
 		isDRADriver(pod)
 }
 
-// isDRADriver reports whether a pod registers with the kubelet as DRA drivers do, and CSI drivers.
+// isDRADriver reports whether a pod registers with the kubelet as a DRA driver or CSI driver does.
 func isDRADriver(pod *corev1.Pod) bool { return mounts(pod, "plugins", "plugins_registry") }
 
-// mounts reports whether a pod has a directory of the node whose path has one of these names.
+// mounts reports whether a pod mounts a node directory whose path contains one of the names.
 func mounts(pod *corev1.Pod, names ...string) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
 		return v.HostPath != nil && slices.ContainsFunc(strings.Split(v.HostPath.Path, "/"),
@@ -124,21 +124,21 @@ func mounts(pod *corev1.Pod, names ...string) bool {
 	})
 }
 
-// daemonTimeout is how long a pod takes to be replaced at most, with the proof.
+// daemonTimeout is the maximum time for replacing a pod and verifying the fault.
 const daemonTimeout = 6 * time.Minute
 
 func daemonPermissions(namespace string) []fault.Permission {
 	return append(daemonpod.Permissions(namespace), askPermissions(namespace)[:4]...)
 }
 
-// DaemonPermissions returns the permissions for loading the shim into pods of all DaemonSets, in addition to those of
-// every fault.
+// DaemonPermissions returns the permissions for loading the shim into the pods of all DaemonSets, in addition to those
+// for every fault.
 func DaemonPermissions() []fault.Permission { return append(daemonPermissions(""), slicesPermission) }
 
-// slicesPermission is for reading what DRA drivers publish.
+// slicesPermission allows reading what DRA drivers publish.
 var slicesPermission = fault.Permission{Verb: "list", Group: resourcev1.GroupName, Resource: "resourceslices"}
 
-// find returns the pod on the node, and its DaemonSet.
+// find returns the DaemonSet and its pod on the node.
 func (d *Daemon) find(ctx context.Context, cluster *kube.Cluster) (*corev1.Pod, *appsv1.DaemonSet, error) {
 	namespace, name := metav1.NamespaceAll, ""
 	if d.DaemonSet != "" {
@@ -151,7 +151,7 @@ func (d *Daemon) find(ctx context.Context, cluster *kube.Cluster) (*corev1.Pod, 
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", d.Node).String(),
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("list the pods of node %s: %w", d.Node, err)
+		return nil, nil, fmt.Errorf("list the pods on node %s: %w", d.Node, err)
 	}
 	var found []*corev1.Pod
 	for i := range list.Items {
@@ -171,15 +171,15 @@ func (d *Daemon) find(ctx context.Context, cluster *kube.Cluster) (*corev1.Pod, 
 		}
 		return nil, nil, fmt.Errorf("daemonset %s in namespace %s has no pod on node %s", name, namespace, d.Node)
 	case len(found) == 0:
-		return nil, nil, fmt.Errorf("no DaemonSet of NVIDIA's device plugin has a pod on node %s: specify another reader of NVML "+
+		return nil, nil, fmt.Errorf("no DaemonSet of NVIDIA's device plugin has a pod on node %s: specify another program that reads NVML "+
 			"with --daemonset NAMESPACE/NAME, or leave out the layer nvml", d.Node)
 	case len(found) > 1:
-		return nil, nil, fmt.Errorf("pods %s and %s on node %s are both of a device plugin: specify one with --daemonset "+
+		return nil, nil, fmt.Errorf("pods %s and %s on node %s both belong to a device plugin: specify one with --daemonset "+
 			"NAMESPACE/NAME", found[0].Name, found[1].Name, d.Node)
 	}
 	pod := found[0]
 	if run := pod.Labels[ledger.LabelRun]; run != "" {
-		return nil, nil, fmt.Errorf("pod %s on node %s has the shim of run %s already: undo it first with `kubectl gpu-fault revert %s`",
+		return nil, nil, fmt.Errorf("pod %s on node %s already has the shim of run %s: revert that run first with `kubectl gpu-fault revert %s`",
 			pod.Name, d.Node, run, run)
 	}
 	owner := metav1.GetControllerOf(pod)
@@ -190,7 +190,7 @@ func (d *Daemon) find(ctx context.Context, cluster *kube.Cluster) (*corev1.Pod, 
 	return pod, ds, nil
 }
 
-// state returns the state file of a run; at is the time of arming, and zero before it.
+// state returns the state file of a run. at is the time of arming, or zero before the run is armed.
 func (d *Daemon) state(run ledger.Run, generation uint64, at time.Time) ([]byte, error) {
 	s, err := d.Fault.State(run.ID, generation, at, run.Until)
 	if err != nil {
@@ -199,12 +199,12 @@ func (d *Daemon) state(run ledger.Run, generation uint64, at time.Time) ([]byte,
 	return s.Encode()
 }
 
-// reactionTime is how long the program has to react. NVIDIA's device plugin took 0.2 s, but the kubelet writes the
-// status of its node only every 10 s by default (nodeStatusUpdateFrequency). NVIDIA's DRA driver publishes a taint
+// reactionTime is the time that the program has to react. NVIDIA's device plugin took 0.2 s, but by default the kubelet
+// updates the status of its node only every 10 s (nodeStatusUpdateFrequency). NVIDIA's DRA driver publishes a taint
 // within 0.1 s.
 const reactionTime = 15 * time.Second
 
-// prove arms the shim and returns evidence that the program has it, and whether it reacted.
+// prove arms the shim, and returns evidence that the program has loaded it and whether the program reacted.
 func (d *Daemon) prove(
 	ctx context.Context, r fault.Recorder, w *observer, copied daemonpod.Copy,
 ) ([]ledger.Evidence, error) {
@@ -224,8 +224,8 @@ func (d *Daemon) prove(
 		return nil, err
 	}
 	if !p.isLoaded(ctx) {
-		return nil, fmt.Errorf("no program in pod %s has called NVML or CUDA within %s: it is a static program, does not use "+
-			"glibc, or does not read NVML; specify another reader with --daemonset NAMESPACE/NAME", copied.Pod.Name, grace)
+		return nil, fmt.Errorf("no program in pod %s has called NVML or CUDA within %s: it is linked statically, does not use "+
+			"glibc, or does not read NVML; specify another program with --daemonset NAMESPACE/NAME", copied.Pod.Name, grace)
 	}
 	before, err := copied.Published(ctx)
 	if err != nil {
@@ -251,7 +251,7 @@ func (d *Daemon) prove(
 	if err != nil || !suppliesDevices(copied.Pod) {
 		return evidence, err
 	}
-	r.Progress("waiting for the reaction of " + copied.Controller)
+	r.Progress("waiting for a reaction from " + copied.Controller)
 	changed, err := copied.Reaction(ctx, before, reactionTime)
 	if err != nil {
 		return evidence, err
@@ -259,7 +259,7 @@ func (d *Daemon) prove(
 	return append(evidence, reaction(changed, len(before) > 0, copied.Controller, time.Since(now))), nil
 }
 
-// reaction returns evidence of what changed on the node after the fault.
+// reaction returns evidence for the changes on the node after the fault.
 func reaction(changed []string, publishes bool, controller string, after time.Duration) ledger.Evidence {
 	source := "node status"
 	if publishes {
@@ -268,7 +268,7 @@ func reaction(changed []string, publishes bool, controller string, after time.Du
 	if len(changed) > 0 {
 		return ledger.NewEvidence(source, "%s, %.1f s after the fault", strings.Join(changed, ", "), after.Seconds())
 	}
-	text := "as many devices are allocatable as before"
+	text := "the number of allocatable devices is unchanged"
 	if publishes {
 		text = "no device has a new taint, and " + text
 	}

@@ -23,22 +23,23 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
-// decided is what an injection applies to, as found in the cluster.
+// decided is what an injection will change, as found in the cluster.
 type decided struct {
 	workload  *cudashim.Workload
 	chosen    []cudashim.Chosen
 	libraries map[string][]byte // by architecture
-	without   []string          // architectures of its nodes that have no library
-	budgets   []string          // names of PodDisruptionBudgets, and how many pods they require
-	// preload is LD_PRELOAD by image; unread lists the images that could not be read, and why.
+	without   []string          // architectures of its nodes for which no library exists
+	budgets   []string          // names of PodDisruptionBudgets, with the number of pods that they require
+	// preload is the value of LD_PRELOAD by image. unread lists the images that could not be read, with the reasons.
 	preload  map[string]string
 	unread   []string
 	notes    []string // what the user should know before confirming
 	replaced cudashim.Replacement
-	changes  []string // described in words; set only by a server dry run or a preflight
+	changes  []string // descriptions; set only by a server dry run or a preflight
 }
 
-// decide finds the workload, its containers and the libraries for its nodes, and rejects what cannot work.
+// decide finds the workload, its containers and the libraries for its nodes. It returns an error if the fault cannot
+// work.
 func (in *injecting) decide(
 	ctx context.Context, cluster *cudashim.Cluster, namespace, ledgerNamespace string,
 ) (*decided, error) {
@@ -78,7 +79,7 @@ func (in *injecting) decide(
 	return d, nil
 }
 
-// libraries returns the shims for these architectures, and the architectures that have none: there, ld.so prints a
+// libraries returns the shims for these architectures, and the architectures that have none. On these, ld.so prints a
 // warning and continues.
 func libraries(archs []string, layer cudafault.Layer) (found map[string][]byte, without []string, err error) {
 	found = map[string][]byte{}
@@ -107,7 +108,7 @@ func checkNodes(flag string, names []string, nodes []corev1.Node) error {
 	return nil
 }
 
-// memoryLabel is the label with the memory of a node's GPUs in MiB, set by NVIDIA's GPU feature discovery.
+// memoryLabel is the node label with the GPU memory in MiB, set by NVIDIA's GPU feature discovery.
 const memoryLabel = "nvidia.com/gpu.memory"
 
 // checkMemory returns an error if the limit exceeds the memory of every GPU in the cluster. If no node has the label,
@@ -126,11 +127,12 @@ func checkMemory(limit uint64, nodes []corev1.Node) error {
 	return nil
 }
 
-// budgets returns the PodDisruptionBudgets that cover a workload's pods. They are informational, so errors are ignored.
+// budgets returns the PodDisruptionBudgets that apply to a workload's pods. They are informational, so errors are
+// ignored.
 func budgets(ctx context.Context, cluster *cudashim.Cluster, w *cudashim.Workload) []string {
 	set, _, err := unstructured.NestedStringMap(w.Object.Object, "spec", "template", "metadata", "labels")
 	if err != nil || len(set) == 0 {
-		return nil // for other kinds, the controller sets the pods' labels
+		return nil // for other kinds, the controller determines the pods' labels
 	}
 	list, err := cluster.Client.PolicyV1().PodDisruptionBudgets(w.Object.GetNamespace()).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -148,13 +150,13 @@ func budgets(ctx context.Context, cluster *cudashim.Cluster, w *cudashim.Workloa
 	return names
 }
 
-// needs returns the permissions that the run needs in addition to those of every fault.
+// needs returns the permissions that the run needs in addition to those for every fault.
 func (d *decided) needs(ofWorkload []fault.Permission) []fault.Permission {
 	namespace := d.workload.Target().Namespace
 	return fault.Permissions(ofWorkload, askPermissions(namespace))
 }
 
-// containers returns the containers that get the shim: "container main", or with several templates "containers
+// containers returns the containers that get the shim, such as "container main", or with several templates "containers
 // decode/main, prefill/main".
 func (d *decided) containers() string {
 	var names []string
@@ -180,8 +182,8 @@ func (d *decided) onGPUs() bool {
 	})
 }
 
-// gpusEach returns how many GPUs the only chosen container with GPUs requests, or 0 if that is unknown or there are
-// several, or -1 if none requests GPUs.
+// gpusEach returns the number of GPUs that the only chosen container with GPUs requests. It returns 0 if the number is
+// unknown or there are several such containers, and -1 if none requests GPUs.
 func (d *decided) gpusEach() int {
 	if !d.onGPUs() {
 		return -1
@@ -202,8 +204,8 @@ func (d *decided) gpusEach() int {
 	return each
 }
 
-// needsRoom reports whether a rolling update of the Deployment starts a new pod before it stops an old one, as it does
-// by default for a single replica. With GPUs, such an update needs a free GPU.
+// needsRoom reports whether a rolling update of the Deployment starts a new pod before it stops an old one, which is
+// the default for a single replica. With GPUs, such an update needs a free GPU.
 func needsRoom(w *cudashim.Workload) bool {
 	if kind := w.Object.GroupVersionKind(); kind.Group != "apps" || kind.Kind != "Deployment" {
 		return false

@@ -14,9 +14,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 )
 
-// faultHelp describes the flags of faultFlags by group, because --help sorts them by name.
+// faultHelp describes the flags in faultFlags by group, because --help sorts them by name.
 const faultHelp = `What fails: --xid selects the errors that an XID causes in running processes and in processes that start afterwards ("cuda profiles"
-lists them); --error selects a single error. --phase-new and --nvml change what new processes and NVML get, and --sticky whether the context is
+lists them); --error selects a single error. --phase-new and --nvml override the errors of new processes and of NVML, and --sticky whether the context is
 lost. --hang, --latency, --mem-limit, --hide-devices, --corrupt-d2h, --driver-mismatch and --fabric-not-ready work alone or in addition to an
 error.
 
@@ -28,7 +28,7 @@ Where: in all processes, unless you specify --process, --rank or --device.`
 
 // faultFlags are the flags that describe a fault.
 type faultFlags struct {
-	what                 cudafault.Fault // set directly by flags
+	what                 cudafault.Fault // set directly by the flags
 	error                string
 	phaseNew, nvml       string
 	sticky               bool
@@ -53,11 +53,11 @@ func (f *faultFlags) addFlags(cmd *cobra.Command) {
 	own.StringVar(&f.error, "error", "",
 		"CUDA error that calls return, a name or number: launch-failed, CUDA_ERROR_ECC_UNCORRECTABLE, 719")
 	own.StringVar(&f.phaseNew, "phase-new", "",
-		"CUDA error in processes that start after the fault has hit one, instead of the profile's; none for no error")
+		"CUDA error in processes that start after the fault has hit a process, instead of the profile's error; none for no error")
 	own.StringVar(&f.nvml, "nvml", "",
-		"NVML error after the fault has hit a process (gpu-is-lost, 15), instead of the profile's; none for no effect on NVML")
+		"NVML error after the fault has hit a process (gpu-is-lost, 15), instead of the profile's error; none for no effect on NVML")
 	own.BoolVar(&f.sticky, "sticky", false,
-		"Fail all calls of a process after its first error, until it exits (default: as hardware does for the error)")
+		"Fail all calls of a process after its first error, until it exits (default: depends on the error, as on hardware)")
 	own.BoolVar(&f.what.DriverMismatch, "driver-mismatch", false,
 		"Simulate a driver version mismatch in new processes: CUDA error 803, NVML 18")
 	own.BoolVar(&f.what.FabricNotReady, "fabric-not-ready", false,
@@ -65,7 +65,7 @@ func (f *faultFlags) addFlags(cmd *cobra.Command) {
 	own.BoolVar(&f.what.Hang, "hang", false,
 		"Make copies and calls that wait for the GPU sleep until the fault ends")
 	own.DurationVar(&f.what.Latency, "latency", 0,
-		"Delay per call, of copies, launches and waiting calls, or of the calls that --xid, --error or --function select")
+		"Delay of each copy, launch and waiting call, or of each call that --xid, --error or --function select")
 	own.DurationVar(&f.what.Jitter, "jitter", 0, "Maximum random delay added to --latency, uniformly distributed")
 	own.StringVar(&f.memLimit, "mem-limit", "",
 		"Apparent memory of each device, such as 8Gi; allocations beyond it fail with out of memory")
@@ -75,9 +75,9 @@ func (f *faultFlags) addFlags(cmd *cobra.Command) {
 	// When.
 	own.StringVar(&f.what.Function, "function", "",
 		"Driver functions whose calls match, a name or a glob such as 'cuMemAlloc*'; with --error, these calls fail")
-	own.Uint64Var(&f.what.AfterCalls, "after-calls", 0, "Number of calls of each process that pass first")
+	own.Uint64Var(&f.what.AfterCalls, "after-calls", 0, "Number of calls that pass in each process before the fault starts")
 	own.DurationVar(&f.what.After, "after", 0,
-		"Time during which calls pass, from arming or from the first call of a process that starts later")
+		"Time during which calls pass, starting with arming, or with the first call of a process that starts later")
 	own.Uint64Var(&f.what.Every, "every", 0, "Trip only every Nth call, such as 10 for every tenth")
 	own.Float64Var(&f.what.Probability, "probability", 0, "Probability that a call trips, above 0 to 1")
 	own.Uint64Var(&f.what.Seed, "seed", 0, "Random seed; the same seed trips the same calls")
@@ -86,9 +86,9 @@ func (f *faultFlags) addFlags(cmd *cobra.Command) {
 	own.Uint64Var(&f.what.Max, "max", 0, "Maximum number of trips in each process")
 	// Where.
 	own.StringVar(&f.devices, "device", "",
-		"Devices that have the fault, numbered as CUDA does in the process, such as 0,2-3")
+		"Devices that have the fault, by their CUDA device number in the process, such as 0,2-3")
 	own.IntVar(&f.rank, "rank", f.rank,
-		"Rank that has the fault, from the first that is set: RANK, OMPI_COMM_WORLD_RANK, JOB_COMPLETION_INDEX, LOCAL_RANK")
+		"Rank that has the fault, from the first of these variables that is set: RANK, OMPI_COMM_WORLD_RANK, JOB_COMPLETION_INDEX, LOCAL_RANK")
 	own.Lookup("rank").DefValue = "0" // hidden by pflag; -1 means "not set"
 	own.StringVar(&f.what.Process, "process", "",
 		"Processes that have the fault, a glob for the name of the program, process or script, such as 'train*.py'")
@@ -138,12 +138,12 @@ func (f *faultFlags) complete(cmd *cobra.Command) {
 // none is the flag value that overrides a profile's error with no error.
 const none = "none"
 
-// typed returns the short form of a name, such as launch-failed.
+// typed returns the form in which users type a name, such as launch-failed.
 func typed(name, prefix string) string {
 	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(name, prefix), "_", "-"))
 }
 
-// given reports whether any flag of the fault was specified.
+// given reports whether any fault flag was specified.
 func (f *faultFlags) given(*cobra.Command) bool {
 	given := false
 	f.own.VisitAll(func(flag *pflag.Flag) { given = given || flag.Changed })
@@ -201,7 +201,7 @@ func (f *faultFlags) fault(cmd *cobra.Command) (cudafault.Fault, error) {
 	return fault, fault.Validate()
 }
 
-// checkZero rejects values that mean "not set" in a fault.
+// checkZero rejects flag values that mean "not set" in a fault.
 func (f *faultFlags) checkZero(flags *pflag.FlagSet) error {
 	for _, flag := range []struct {
 		name string
@@ -225,7 +225,7 @@ func (f *faultFlags) checkZero(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// override parses an error that replaces a profile's: nil if the flag is not set, 0 for no error.
+// override parses an error that overrides a profile's error. It returns nil if the flag is not set, and 0 for no error.
 func override(cmd *cobra.Command, flag, text string, parse func(string) (int, error)) (*int, error) {
 	if !cmd.Flags().Changed(flag) {
 		return nil, nil
@@ -244,7 +244,7 @@ func override(cmd *cobra.Command, flag, text string, parse func(string) (int, er
 func parseWindow(text string) (from, to time.Duration, err error) {
 	first, last, found := strings.Cut(text, "-")
 	if !found || first == "" {
-		return 0, 0, errors.New("must be two times since arming, such as 10s-2m, or 10s- for no end")
+		return 0, 0, errors.New("must be a range of times since arming, such as 10s-2m, or 10s- for no end")
 	}
 	if from, err = time.ParseDuration(first); err != nil {
 		return 0, 0, fmt.Errorf("invalid time %q: must have a unit, such as 30s or 2m", first)
@@ -273,7 +273,7 @@ func parseDevices(text string) ([]int, error) {
 		to, err2 := strconv.ParseUint(last, 10, 16)
 		switch {
 		case err != nil || err2 != nil:
-			return nil, errors.New("must be device numbers as CUDA counts them in the process, such as 0 or 0,2-3")
+			return nil, errors.New("must be CUDA device numbers in the process, such as 0 or 0,2-3")
 		case to < from:
 			return nil, fmt.Errorf("invalid range %s: the end is before the start", part)
 		case to >= uint64(len(cudafault.AllDevices())):

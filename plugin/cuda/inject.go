@@ -51,7 +51,7 @@ type injecting struct {
 // rolloutTimeout is the default timeout of the rollout.
 const rolloutTimeout = 5 * time.Minute
 
-// afterRollout is the time for the steps after the rollout: verification, and writing the record.
+// afterRollout is the time for the steps after the rollout: verification and writing the record.
 const afterRollout = 3 * time.Minute
 
 // cleanupTimeout limits the cleanup after a failure or an interruption.
@@ -71,13 +71,13 @@ func newInjectCommand(connection *kube.Connection, streams genericiooptions.IOSt
 
 TYPE/NAME is any object with pod templates: a Deployment, StatefulSet, DaemonSet, Job, JobSet, LeaderWorkerSet, PyTorchJob, RayCluster,
 DynamoGraphDeployment or other custom resource. If you specify a pod or ReplicaSet, the workload that owns it is used. The library is stored in a
-ConfigMap; its volume and LD_PRELOAD are added to the pod template, and the workload's controller replaces the pods as for any other change. The
+ConfigMap. A volume and LD_PRELOAD are added to the pod template, and the workload's controller replaces the pods as for any other change. The
 fault starts when the new pods are ready and their processes have called the driver, so both running processes and those that start afterwards
-see it as they would on hardware. With --at-start, the fault starts with the first call.
+see the fault as they would on hardware. With --at-start, the fault starts with the first call.
 
-When the TTL expires, all calls pass through. The pod template keeps the shim until you revert the run. Reverting replaces the pods again, if
+When the TTL expires, all calls pass through. The shim stays in the pod template until you revert the run. Reverting replaces the pods again, if
 the workload's controller does so for a changed template.`,
-		Example: `  # Simulate a GPU that falls off the bus: running processes get error 999, new ones 100, and NVML reports that it is lost
+		Example: `  # Simulate a GPU that falls off the bus: running processes get error 999, new processes get error 100, and NVML reports the GPU as lost
   kubectl gpu-fault cuda inject deployment/vllm --xid 79
 
   # Limit the fault to one node: pods that are rescheduled elsewhere recover
@@ -121,8 +121,8 @@ func (in *injecting) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 	flags.StringSliceVar(&in.selection.Services, "service", nil,
 		"Services, replica types or groups to inject into, if the workload has several pod templates")
 	flags.StringSliceVar(&in.onlyOn, "only-on-node", nil,
-		"Nodes that have the fault; on others, the shim passes calls through (default: all)")
-	flags.StringSliceVar(&in.pinTo, "pin-node", nil, "Nodes to keep the pods on")
+		"Nodes on which the fault is active; on other nodes, the shim passes calls through (default: all)")
+	flags.StringSliceVar(&in.pinTo, "pin-node", nil, "Nodes on which to run the pods")
 	flags.StringVar(&in.pin, "pin", in.pin,
 		"With --pin-node, hard (pods stay Pending if the nodes are full) or soft (pods may run on other nodes)")
 	flags.BoolVar(&in.disarmed, "disarmed", false,
@@ -133,11 +133,11 @@ func (in *injecting) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 	flags.BoolVar(&in.recreate, "recreate", false,
 		"Allow recreating workloads that cannot be changed, such as Jobs; their work starts over")
 	flags.BoolVar(&in.audit, "audit", false,
-		"Load the shim with LD_AUDIT instead of LD_PRELOAD, to also affect plugins opened with RTLD_DEEPBIND; glibc only")
+		"Load the shim with LD_AUDIT instead of LD_PRELOAD, which also affects plugins opened with RTLD_DEEPBIND; glibc only")
 	in.ttl.AddFlags(flags)
 	in.dryRun.AddFlag(cmd, dryrun.Usage, dryrun.Modes()...)
 	flags.BoolVarP(&in.yes, "yes", "y", false, "Do not ask for confirmation")
-	flags.DurationVar(&in.timeout, "timeout", in.timeout, "Timeout of the rollout of the workload")
+	flags.DurationVar(&in.timeout, "timeout", in.timeout, "Timeout for the workload's rollout")
 	in.format.AddFlags(cmd)
 
 	_ = cmd.RegisterFlagCompletionFunc("only-on-node", completion.Nodes(connection))
@@ -148,7 +148,7 @@ func (in *injecting) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 	_ = cmd.RegisterFlagCompletionFunc("service", completeService(connection))
 }
 
-// validate checks everything that needs no cluster.
+// validate checks everything that does not require a cluster.
 func (in *injecting) validate() error {
 	if err := checkReference(in.name); err != nil {
 		return err
@@ -259,7 +259,7 @@ func (in *injecting) run(ctx context.Context, connection *kube.Connection, strea
 	return errors.Join(in.print(streams, s.Ledger, d, run), kube.Explain(runErr))
 }
 
-// unlessLocked drops an InjectedError if the lock of the other run reports the conflict, in more detail.
+// unlessLocked drops an InjectedError if the lock of the other run reports the conflict in more detail.
 func (in *injecting) unlessLocked(ctx context.Context, s *fault.Session, err error) error {
 	var other *cudashim.InjectedError
 	if !errors.As(err, &other) {

@@ -23,7 +23,7 @@ import (
 
 // injection loads the shim into a workload and arms it. Unless the fault starts with the first call, the shim is loaded
 // disarmed, and armed when the pods are ready. This way, a rolling update succeeds even if the fault would keep new
-// pods from becoming ready, and running processes see what they would see on hardware.
+// pods from becoming ready, and running processes see the fault as they would on hardware.
 type injection struct {
 	*cudashim.Injection
 	fault             cudafault.Fault
@@ -92,13 +92,13 @@ func (i *injection) change(action string) fault.Change {
 		if err != nil || i.disarmed || i.atStart || i.armed {
 			return evidence, err
 		}
-		_, err = i.arm(ctx, r) // pods that start later find it armed
+		_, err = i.arm(ctx, r) // the shim is already armed in pods that start later
 		return evidence, err
 	}
 	return change
 }
 
-// detailing is a Recorder that adds the detail to the step at each save.
+// detailing is a Recorder that adds the detail to the step each time it is saved.
 type detailing struct {
 	fault.Recorder
 	detail json.RawMessage
@@ -120,10 +120,10 @@ func (i *injection) prove(ctx context.Context, r fault.Recorder, _ []corev1.Pod)
 		patience: i.patience,
 	}
 	if !i.atStart {
-		r.Progress("waiting for its pods to be ready")
+		r.Progress("waiting for the pods to be ready")
 		i.awaitReady(ctx, run)
 	}
-	r.Progress("querying the shim in its pods")
+	r.Progress("querying the shim in the pods")
 	evidence, err := i.gather(ctx, r, p)
 	if err != nil || i.disarmed || i.atStart {
 		return evidence, err
@@ -133,12 +133,12 @@ func (i *injection) prove(ctx context.Context, r fault.Recorder, _ []corev1.Pod)
 		return evidence, err
 	}
 	p.grace, p.known = armedGrace, true
-	r.Progress("waiting for its processes to notice")
+	r.Progress("waiting for processes to notice")
 	after, err := i.gather(ctx, r, p)
 	return merge(evidence, after), err
 }
 
-// armedGrace is the time that processes have to notice that they are armed: a process that calls the driver checks once
+// armedGrace is the time that processes have to notice that they are armed. A process that calls the driver checks once
 // a second.
 const armedGrace = 3 * time.Second
 
@@ -167,7 +167,7 @@ func (i *injection) pods(run ledger.Run) func(context.Context) ([]corev1.Pod, er
 // fails, the undo of the run disarms what was armed.
 func (i *injection) arm(ctx context.Context, r fault.Recorder) (uint64, error) {
 	if err := mayGoOn(ctx, r); err != nil {
-		return 0, fmt.Errorf("nothing was armed: %w", err)
+		return 0, fmt.Errorf("not armed: %w", err)
 	}
 	run, now := r.Run(), time.Now()
 	if !run.Until.IsZero() && !now.Before(run.Until) {
@@ -186,9 +186,9 @@ func (i *injection) arm(ctx context.Context, r fault.Recorder) (uint64, error) {
 		return 0, err
 	}
 	if late != nil {
-		r.Progress("its pods receive the change within a minute: " + late.Error())
+		r.Progress("the pods receive the change within a minute: " + late.Error())
 	}
-	if err := mayGoOn(ctx, r); err != nil { // this write has overwritten a concurrent disarm
+	if err := mayGoOn(ctx, r); err != nil { // the write may have overwritten a concurrent disarm
 		return 0, err
 	}
 	i.armed = true
@@ -198,8 +198,8 @@ func (i *injection) arm(ctx context.Context, r fault.Recorder) (uint64, error) {
 // errTooSlow is returned if the TTL expires before the fault starts.
 var errTooSlow = errors.New("the rollout took longer than --ttl: specify a longer TTL")
 
-// mayGoOn returns an error if the ledger no longer accepts changes from this client, because the run was taken over or
-// has expired, or if the run has been disarmed in the meantime.
+// mayGoOn returns an error if this client may no longer change the run: the run was taken over, has expired, or has
+// been disarmed in the meantime.
 func mayGoOn(ctx context.Context, r fault.Recorder) error {
 	if err := r.Save(ctx, func(*ledger.Step) {}); err != nil {
 		return err
@@ -210,15 +210,15 @@ func mayGoOn(ctx context.Context, r fault.Recorder) error {
 	return nil
 }
 
-// setState replaces the state file of a run, and makes the kubelets of its pods refresh it now. late is the reason if
-// they refresh it later.
+// setState replaces the state file of a run, and makes the kubelets refresh it in the run's pods immediately. late is
+// the reason if they will refresh it later.
 func setState(
 	ctx context.Context, cluster *cudashim.Cluster, namespace, run string, s cudafault.State, pods []corev1.Pod,
 ) (late, err error) {
 	write := cudashim.UpdateState
 	if !s.ArmedAt.IsZero() {
 		if write = cudashim.Arm; !s.Expires.IsZero() && !time.Now().Before(s.Expires) {
-			return nil, fmt.Errorf("run %s expired at %s: nothing was armed", run,
+			return nil, fmt.Errorf("not armed: run %s expired at %s", run,
 				s.Expires.Local().Format("15:04:05"))
 		}
 	}
@@ -229,9 +229,9 @@ func setState(
 	}
 	switch err := write(ctx, cluster.Client, namespace, run, file); {
 	case errors.Is(err, cudashim.ErrReverting):
-		return nil, fmt.Errorf("run %s is being reverted by another client: nothing was armed", run)
+		return nil, fmt.Errorf("not armed: run %s is being reverted by another client", run)
 	case apierrors.IsNotFound(err) && !s.ArmedAt.IsZero():
-		return nil, fmt.Errorf("run %s was reverted, or its ConfigMap was deleted: nothing was armed", run)
+		return nil, fmt.Errorf("not armed: run %s was reverted, or its ConfigMap was deleted", run)
 	case apierrors.IsNotFound(err):
 		return nil, errNoState
 	case err != nil:
@@ -254,7 +254,7 @@ func (i *injection) awaitReady(ctx context.Context, run ledger.Run) {
 	})
 }
 
-// readyOrOver reports whether the pod needs no further waiting: it is ready, terminated, or in a crash loop.
+// readyOrOver reports whether the pod is ready, terminated or in a crash loop, so there is nothing more to wait for.
 func readyOrOver(pod corev1.Pod) bool {
 	if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return true
@@ -267,7 +267,7 @@ func readyOrOver(pod corev1.Pod) bool {
 	return podutils.IsPodReady(&pod)
 }
 
-// merge returns the evidence of both, sorted by source; for the same source, after replaces before.
+// merge returns the evidence from both slices, sorted by source. For the same source, after replaces before.
 func merge(before, after []ledger.Evidence) []ledger.Evidence {
 	merged := slices.Clone(after)
 	for _, e := range before {

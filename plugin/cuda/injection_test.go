@@ -47,7 +47,7 @@ func TestTheClientAsksBeforeItArms(t *testing.T) {
 	}{
 		"taken over": {
 			func(int, *ledger.Run) error { return errors.New("another client is reverting this run") },
-			"nothing was armed: another client is reverting this run", false,
+			"not armed: another client is reverting this run", false,
 		},
 		"disarmed": {
 			func(_ int, run *ledger.Run) error { return disarm(run) }, "run " + runID + " was disarmed while", false,
@@ -94,7 +94,7 @@ func TestNobodyArmsWhatIsBeingReverted(t *testing.T) {
 	if _, err := configMaps.Update(t.Context(), cm, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	const want = "run " + runID + " is being reverted by another client: nothing was armed"
+	const want = "not armed: run " + runID + " is being reverted by another client"
 	if _, err := i.arm(t.Context(), w.recorder()); err == nil || err.Error() != want {
 		t.Errorf("the client: %v", err)
 	}
@@ -178,8 +178,8 @@ func TestWhatARevertDoesToPods(t *testing.T) {
 	for how, want := range map[cudashim.Replacement]string{
 		cudashim.Rolling: "which replaces the pods again", cudashim.OnDelete: "until they are deleted",
 		cudashim.Paused:  "until the rollout is resumed",
-		cudashim.NextJob: "running jobs keep the idle shim", cudashim.Recreate: "which recreates it",
-		cudashim.Unknown: "its controller decides",
+		cudashim.NextJob: "the idle shim stays in running jobs", cudashim.Recreate: "which recreates the workload",
+		cudashim.Unknown: "controller decides when to replace",
 	} {
 		if got := reverting(how); !strings.Contains(got, want) {
 			t.Errorf("%s: %q", how, got)

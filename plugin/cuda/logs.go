@@ -16,14 +16,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
-// Limits on the log lines read: the shim writes its line shortly before a process crashes.
+// Limits on the log lines to read. The shim writes its line shortly before a process crashes.
 const (
 	logLines   = 1000
 	logBytes   = 1 << 20
 	logTimeout = 10 * time.Second
-	// mostLines is the number of lines that are shown.
+	// mostLines is the number of lines to show.
 	mostLines = 3
-	// mostOfLine is the maximum length of a line, in bytes.
+	// mostOfLine is the maximum length of a line in bytes.
 	mostOfLine   = 500
 	parallelLogs = 10
 )
@@ -32,7 +32,8 @@ const (
 // into ...".
 const shimPrefix = "gpu-fault: run "
 
-// listen collects the lines by or about the shim from the logs of a pod's containers, including previous instances.
+// listen collects the lines that the shim wrote, or that are about it, from the logs of a pod's containers, including
+// previous instances.
 func (w *observer) listen(ctx context.Context, r *report, run string) {
 	for _, container := range r.containers {
 		for _, previous := range []bool{true, false} {
@@ -51,7 +52,7 @@ func (w *observer) listen(ctx context.Context, r *report, run string) {
 	r.said, r.refused = last(r.said), last(r.refused)
 }
 
-// listenWhere calls listen for the pods that match where, several at a time.
+// listenWhere calls listen for the pods for which where returns true, several at a time.
 func (w *observer) listenWhere(ctx context.Context, reports []report, run string, where func(*report) bool) {
 	var group errgroup.Group
 	group.SetLimit(parallelLogs)
@@ -66,8 +67,9 @@ func (w *observer) listenWhere(ctx context.Context, reports []report, run string
 	_ = group.Wait() // logs that cannot be read are skipped
 }
 
-// findLines returns the shim's lines of a run, and the lines of a dynamic linker that did not load it: glibc's "object
-// '...' from LD_PRELOAD cannot be preloaded", musl's "Error relocating ..." and "Error loading shared library ...".
+// findLines returns the lines that the shim of a run wrote, and the lines of a dynamic linker that failed to load it:
+// glibc's "object '...' from LD_PRELOAD cannot be preloaded", musl's "Error relocating ..." and "Error loading shared
+// library ...".
 func findLines(log, run string) (said, refused []string) {
 	for line := range strings.Lines(log) {
 		line = strings.TrimSpace(line)
@@ -103,7 +105,7 @@ func parseTrip(line string) (trip, bool) {
 	return trip{what, m[2], m[3], m[4]}, true
 }
 
-// errorCell returns an error of a function of CUDA or NVML as tables show it: 100 NO_DEVICE.
+// errorCell returns an error from a CUDA or NVML function as shown in tables, such as 100 NO_DEVICE.
 func errorCell(code int, function string) string {
 	if strings.HasPrefix(function, "nvml") {
 		return fmt.Sprintf("%d %s", code, strings.TrimPrefix(cudafault.NVMLErrorName(code), "NVML_ERROR_"))
@@ -111,7 +113,7 @@ func errorCell(code int, function string) string {
 	return fmt.Sprintf("%d %s", code, strings.TrimPrefix(cudafault.ErrorName(code), "CUDA_ERROR_"))
 }
 
-// cut shortens a line: containers may log lines of any length, and the line is shown and kept as evidence.
+// cut shortens a line. Containers may log lines of any length, and the line is shown and kept as evidence.
 func cut(line string) string {
 	const dots = "..."
 	if len(line) <= mostOfLine {

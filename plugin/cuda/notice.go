@@ -16,7 +16,7 @@ import (
 
 // await waits until the processes have noticed the change, and prints their status.
 func (s *switching) await(ctx context.Context, p *inPlace, next cudafault.State) error {
-	s.note(s.verb + "ed; waiting for its processes to notice")
+	s.note(s.verb + "ed; waiting for processes to notice")
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	reports, err := s.observer.watch(limited, watching{
@@ -27,7 +27,7 @@ func (s *switching) await(ctx context.Context, p *inPlace, next cudafault.State)
 		settled: func(r *report) bool { return r.noticed(next) },
 	})
 	if ctx.Err() != nil {
-		return fmt.Errorf("run %s is %sed, but waiting for its processes was interrupted: %w", s.id, s.verb,
+		return fmt.Errorf("run %s is %sed, but waiting for the processes was interrupted: %w", s.id, s.verb,
 			context.Cause(ctx))
 	}
 	if err != nil {
@@ -55,13 +55,13 @@ func (s *switching) await(ctx context.Context, p *inPlace, next cudafault.State)
 	}
 	if len(late) > 0 {
 		return fmt.Errorf(
-			"run %s is %sed, but after %s the kubelet has not updated the state file in pods %v: this may take a minute or two",
+			"run %s is %sed, but after %s the kubelet has not updated the state file in pods %v; this may take up to two minutes",
 			s.id, s.verb, s.timeout, late,
 		)
 	}
 	if pending > 0 {
 		printer.Talk(s.streams.ErrOut,
-			"%s made no driver call since then, and will notice the change at the next call if still running",
+			"%s made no driver call since then; running processes notice the change at their next call",
 			count.Of(pending, "process"))
 	}
 	printer.Talk(s.streams.ErrOut, "run %s is %sed, %s", s.id, s.verb, end(p.run))
@@ -73,7 +73,7 @@ func (s *switching) await(ctx context.Context, p *inPlace, next cudafault.State)
 	return nil
 }
 
-// backingOff returns the pods with containers in CrashLoopBackOff: disarming does not shorten the back-off.
+// backingOff returns the pods with containers in CrashLoopBackOff. Disarming does not shorten the back-off.
 func backingOff(reports []report) []string {
 	var names []string
 	for i := range reports {

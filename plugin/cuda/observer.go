@@ -23,8 +23,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// observer queries the shim in pods: the shim's file, run as a program, prints the status that the pod's processes have
-// written.
+// observer queries the shim in pods. The shim's file is also a program, which prints the status written by the pod's
+// processes.
 type observer struct {
 	client kubernetes.Interface
 	execer debugpod.Execer
@@ -46,10 +46,10 @@ const (
 // report is the status of the shim in one pod.
 type report struct {
 	pod        *corev1.Pod
-	containers []string // that load the shim
-	state      string   // of the pod, if it cannot be queried: "CrashLoopBackOff"
-	// asked reports whether a container responded; file and processes are its response. The file is nil if the shim has
-	// no state there.
+	containers []string // the containers that load the shim
+	state      string   // state of a pod that cannot be queried, such as "CrashLoopBackOff"
+	// asked reports whether a container responded. file and processes are its response. The file is nil if the shim has
+	// no state in the container.
 	asked     bool
 	file      *cudafault.State
 	processes []cudafault.Process
@@ -57,7 +57,7 @@ type report struct {
 	trouble string
 	// missing reports whether the container lacks the shim's file.
 	missing bool
-	// said has the log lines of the shim, and refused those of the dynamic linker about it.
+	// said contains the log lines of the shim, and refused those of the dynamic linker about the shim.
 	said, refused []string
 }
 
@@ -80,7 +80,7 @@ type podKey struct {
 
 func keyOf(pod *corev1.Pod) podKey { return podKey{pod.Name, pod.UID} }
 
-// askUnless is like ask, but uses the known reports instead of querying those pods.
+// askUnless is like ask, but reuses the known reports instead of querying those pods again.
 func (w *observer) askUnless(ctx context.Context, pods []corev1.Pod, known map[podKey]report) []report {
 	pods = slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
 	sorting.Func(pods, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
@@ -178,7 +178,8 @@ func hasShim(arch string) bool {
 	return err == nil
 }
 
-// architecture returns the architecture of a node; empty if unknown, which matters only on clusters with several.
+// architecture returns the architecture of a node. It is empty if unknown, which matters only in clusters with several
+// architectures.
 func (w *observer) architecture(ctx context.Context, node string) string {
 	w.nodes.Do(func() {
 		w.archs = map[string]string{}
@@ -199,7 +200,7 @@ func explainExec(err error) (why string, missing bool) {
 	text := err.Error()
 	switch {
 	case apierrors.IsForbidden(err), strings.Contains(text, `resource "pods/exec"`):
-		return "you do not have permission to exec into it (pods/exec)", false
+		return "you do not have permission to exec into the pod (pods/exec)", false
 	case strings.Contains(text, "no such file or directory") && strings.Contains(text, cudashim.LibraryDir):
 		return "the shim's file is missing in the container", true
 	case strings.Contains(text, "exec format error"):
@@ -207,7 +208,7 @@ func explainExec(err error) (why string, missing bool) {
 	case strings.Contains(text, "container not found"), strings.Contains(text, "is not running"),
 		strings.Contains(text, "not created or running"),
 		strings.Contains(text, "cannot exec in a stopped"):
-		return "", false // it has just terminated: the state of the pod is more informative
+		return "", false // the container has just terminated: the state of the pod is more informative
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Sprintf("the shim did not respond within %s", execTimeout), false
 	}
@@ -226,12 +227,14 @@ func runningContainers(pod *corev1.Pod) []string {
 	return names
 }
 
-// startTolerance is by how much a process may have started before its container, according to the container runtime,
-// which looks at the clock when the process runs. On a busy node, 0.1 s were seen; the kubelet reports seconds.
+// startTolerance is the maximum time by which a process may appear to have started before its container. The container
+// runtime reads the clock after the process has started: on a busy node, 0.1 s later. The kubelet reports whole
+// seconds.
 const startTolerance = 2 * time.Second
 
-// runningSince returns when the processes of the oldest running container with the shim started at the earliest, to the
-// second; zero if none runs. Earlier reports come from previous instances of the containers.
+// runningSince returns the earliest start time, to the second, of the processes in the oldest running container with
+// the shim. It returns zero if no such container is running. Earlier reports come from previous instances of the
+// containers.
 func (r *report) runningSince() time.Time {
 	var first time.Time
 	for _, status := range slices.Concat(r.pod.Status.ContainerStatuses, r.pod.Status.InitContainerStatuses) {
@@ -249,7 +252,7 @@ func (r *report) runningSince() time.Time {
 	return first
 }
 
-// living returns the processes that may be running: the end of a process is known only if its container ended too.
+// living returns the processes that may be running. The end of a process is known only if its container has exited.
 func (r *report) living() []cudafault.Process {
 	since := r.runningSince().Truncate(time.Second)
 	var all []cudafault.Process

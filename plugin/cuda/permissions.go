@@ -7,7 +7,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
-// usualKinds are the common kinds of workloads. Those with immutable templates are recreated, with --recreate.
+// usualKinds are the common kinds of workloads. Workloads with immutable templates are recreated if --recreate is set.
 var usualKinds = []struct {
 	schema.GroupResource
 	recreate bool
@@ -25,12 +25,12 @@ var usualKinds = []struct {
 	{schema.GroupResource{Group: "nvidia.com", Resource: "dynamographdeployments"}, false},
 }
 
-// Permissions returns the permissions that CUDA faults in the common kinds of workloads of a namespace need in addition
-// to those of every fault. An empty namespace means all namespaces. No permission for Secrets is needed.
+// Permissions returns the permissions that CUDA faults in the common kinds of workloads in a namespace need, in
+// addition to those for every fault. An empty namespace means all namespaces. No permission for Secrets is needed.
 func Permissions(namespace string) []fault.Permission {
 	all := append(askPermissions(namespace),
 		fault.Permission{Verb: "create", Resource: "events", Namespace: namespace, Optional: true},
-		// For a pod or ReplicaSet argument, to find the workload that owns it.
+		// Required to find the workload that owns the specified pod or ReplicaSet.
 		fault.Permission{Verb: "get", Resource: "pods", Namespace: namespace},
 		fault.Permission{Verb: "get", Group: "apps", Resource: "replicasets", Namespace: namespace},
 	)
@@ -47,7 +47,7 @@ func askPermissions(namespace string) []fault.Permission {
 		{Verb: "list", Resource: "pods", Namespace: namespace},
 		{Verb: "create", Resource: "pods/exec", Namespace: namespace},
 		{Verb: "get", Resource: "pods/exec", Namespace: namespace},
-		// For crashing pods, in which exec fails.
+		// Required for crashing pods, in which exec fails.
 		{Verb: "get", Resource: "pods/log", Namespace: namespace, Optional: true},
 		{
 			Verb: "list", Group: "autoscaling", Resource: "horizontalpodautoscalers", Namespace: namespace,

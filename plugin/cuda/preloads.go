@@ -23,8 +23,8 @@ const registryTimeout = 5 * time.Second
 // readEnvironment returns the environment variables that an image sets, each NAME=VALUE.
 type readEnvironment func(ctx context.Context, image string) ([]string, error)
 
-// preloads returns the LD_PRELOAD that images set, by image. The shim's value replaces it and so must include it.
-// unread lists the images that could not be read, and why.
+// preloads returns the LD_PRELOAD values set by images, by image. The shim's value replaces the image's value and must
+// therefore include it. unread lists the images that could not be read, with the reasons.
 func preloads(
 	ctx context.Context, chosen []cudashim.Chosen, read readEnvironment,
 ) (found map[string]string, unread []string) {
@@ -81,10 +81,10 @@ func readImage(ctx context.Context, image string) ([]string, error) {
 	return config.Config.Env, nil
 }
 
-// brief returns the essential part of a registry's error.
+// brief returns the essential part of an error from a registry.
 func brief(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return "its registry does not respond"
+		return "the registry does not respond"
 	}
 	text, _, _ := strings.Cut(err.Error(), "\n")
 	if i := strings.LastIndex(text, ": "); i >= 0 && len(text) > 80 {

@@ -14,14 +14,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// profileList is what `cuda profiles -o json` prints.
+// profileList is the output of `cuda profiles -o json`.
 type profileList struct {
 	APIVersion string        `json:"apiVersion"`
 	Kind       string        `json:"kind"`
 	Items      []profileView `json:"items"`
 }
 
-// profileView is a profile with the names of its codes.
+// profileView is a profile with the names of its error codes.
 type profileView struct {
 	XID         int            `json:"xid,omitempty"`
 	Name        string         `json:"name"`
@@ -29,11 +29,11 @@ type profileView struct {
 	Injectable  bool           `json:"injectable"`        // false if programs do not see the XID; the note explains why
 	Running     *runningView   `json:"running,omitempty"` // in running processes
 	New         *codeView      `json:"new,omitempty"`     // returned by cuInit in processes that start afterwards
-	NVML        *codeView      `json:"nvml,omitempty"`    // returned by calls for the device
+	NVML        *codeView      `json:"nvml,omitempty"`    // returned by NVML calls for the device
 	NVMLInit    *codeView      `json:"nvmlInit,omitempty"`
 	NVMLEvent   bool           `json:"nvmlEvent"`          // whether the driver sends an NVML event with the XID
 	NVMLECC     int            `json:"nvmlECC,omitempty"`  // uncorrectable ECC errors in NVML's counters
-	NVMLRows    string         `json:"nvmlRows,omitempty"` // what NVML reports of rows: remapped, pending, failed
+	NVMLRows    string         `json:"nvmlRows,omitempty"` // row remapping state in NVML: remapped, pending, failed
 	Evidence    []evidenceView `json:"evidence"`
 	Note        string         `json:"note,omitempty"`
 }
@@ -56,7 +56,7 @@ type runningView struct {
 	HangClasses    []string          `json:"hangClasses,omitempty"`
 }
 
-// fallbackView is the code that drivers return that are older than the main code.
+// fallbackView is the code returned by drivers that are too old to know the main code.
 type fallbackView struct {
 	codeView
 	BelowDriver int `json:"belowDriver"` // cuDriverGetVersion
@@ -71,16 +71,16 @@ func newProfilesCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	var format printer.Format
 	cmd := &cobra.Command{
 		Use:   "profiles [XID...]",
-		Short: "List the effects of each XID on programs, and the sources",
-		Long: `List the effects on programs when the driver reports an XID: the CUDA error in running processes, the CUDA error in processes that start
-afterwards, and what NVML reports: an event with the XID, ECC errors, remapped rows, or an error. "inject --xid" uses these effects.
+		Short: "List the effects of each XID on programs, with their sources",
+		Long: `List the effects on programs when the driver reports an XID: the CUDA errors in running processes and in processes that start
+afterwards, and what NVML reports: an event with the XID, ECC errors, remapped rows, or an error. "inject --xid" simulates these effects.
 
 (assumed) marks errors derived from the meaning of the XID. All others are documented or were reported; -o wide, json and yaml show the
 sources.`,
 		Example: `  # List all profiles
   kubectl gpu-fault cuda profiles
 
-  # List two profiles with failing calls, sources and notes
+  # List two profiles, including the failing calls, sources and notes
   kubectl gpu-fault cuda profiles 79 94 -o wide`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := format.Validate(); err != nil {
@@ -117,7 +117,7 @@ sources.`,
 	return cmd
 }
 
-// selectProfiles returns the named profiles in this order, or all if names is empty.
+// selectProfiles returns the named profiles in the given order, or all profiles if names is empty.
 func selectProfiles(names []string) ([]cudafault.Profile, error) {
 	if len(names) == 0 {
 		return cudafault.Profiles(), nil
@@ -172,7 +172,7 @@ func profileTable(profiles []cudafault.Profile, format printer.Format) *printer.
 	return table
 }
 
-// runningCell returns the error of running processes, such as "226 contained, 214 before CUDA 12.8 (assumed)".
+// runningCell returns the error in running processes, such as "226 contained, 214 before CUDA 12.8 (assumed)".
 func runningCell(p cudafault.Profile) string {
 	text := cudaCell(p.Running)
 	if p.Latency > 0 {
@@ -194,7 +194,7 @@ func cudaCell(code int) string {
 	return fmt.Sprintf("%d %s", code, typed(cudafault.ErrorName(code), "CUDA_ERROR_"))
 }
 
-// nvmlCell returns what NVML reports, such as "event, ecc, 16 reset-required (assumed)".
+// nvmlCell returns a description of what NVML reports, such as "event, ecc, 16 reset-required (assumed)".
 func nvmlCell(p cudafault.Profile) string {
 	var parts []string
 	if p.NVMLEvent {

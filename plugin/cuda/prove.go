@@ -20,8 +20,8 @@ import (
 const (
 	// pause is the interval between two queries.
 	pause = 300 * time.Millisecond
-	// grace is the time that processes have to call the driver once the shim is in their containers. A program that
-	// imports PyTorch needs several seconds until its first call.
+	// grace is the time that processes have to call the driver after the shim has been loaded into their containers. A
+	// program that imports PyTorch needs several seconds until its first call.
 	grace = 10 * time.Second
 	// patience is the time that pods have to become available for queries after the rollout.
 	patience = time.Minute
@@ -31,8 +31,8 @@ const (
 type verdict int
 
 const (
-	waiting   verdict = iota // unknown so far
-	failed                   // the shim does not work there
+	waiting   verdict = iota // not known yet
+	failed                   // the shim does not work in the pod
 	delivered                // shim and state are in the container, but no process has noticed yet
 	loaded                   // a process has loaded the state
 )
@@ -42,7 +42,7 @@ const (
 func (r *report) judge(run string, generation uint64) (verdict, string) {
 	switch {
 	case len(r.said) > 0 && !r.asked:
-		return loaded, "from the log of its container: " + r.said[len(r.said)-1]
+		return loaded, "from the container's log: " + r.said[len(r.said)-1]
 	case len(r.refused) > 0:
 		return failed, "the dynamic linker did not load the shim: " + r.refused[len(r.refused)-1]
 	case r.missing:
@@ -54,9 +54,9 @@ func (r *report) judge(run string, generation uint64) (verdict, string) {
 	case r.file == nil:
 		return failed, r.trouble
 	case r.file.Run != run:
-		return failed, fmt.Sprintf("its state file belongs to run %q", r.file.Run)
+		return failed, fmt.Sprintf("the state file in the container belongs to run %q", r.file.Run)
 	case r.file.Generation != generation:
-		return waiting, "the kubelet has not refreshed its state file yet"
+		return waiting, "the kubelet has not updated the shim's state file in the container yet"
 	}
 	if text := r.over(generation); text != "" {
 		return failed, text
@@ -70,14 +70,14 @@ func (r *report) judge(run string, generation uint64) (verdict, string) {
 	if len(living) > 0 {
 		p := living[len(living)-1]
 		return delivered,
-			fmt.Sprintf("process %d (%s) has the shim loaded; it notices the change at its next driver call", p.PID,
+			fmt.Sprintf("process %d (%s) has loaded the shim; it notices the change at its next driver call", p.PID,
 				p.Name)
 	}
 	return delivered, "the shim and its state are in the container; no process has called the driver yet"
 }
 
-// over returns why a process of the pod considers a generation expired; empty if none does. Processes use the clock of
-// their node.
+// over returns the reason why a process in the pod considers a generation expired, or "" if none does. Processes use
+// their node's clock.
 func (r *report) over(generation uint64) string {
 	for _, p := range r.living() {
 		if p.Generation != generation || p.Status != cudafault.StatusExpired {
@@ -89,14 +89,14 @@ func (r *report) over(generation uint64) string {
 				errTooSlow)
 		}
 		return fmt.Sprintf(
-			"process %d (%s) passes all calls through: its node's clock is ahead of yours by more than the TTL", p.PID,
+			"process %d (%s) passes all calls through because its node's clock is ahead of yours by more than the TTL", p.PID,
 			p.Name,
 		)
 	}
 	return ""
 }
 
-// describeProcess returns a description of the shim in a process.
+// describeProcess describes the shim in a process.
 func describeProcess(p cudafault.Process) string {
 	text := fmt.Sprintf("process %d (%s): %s, %s by %s", p.PID, p.Name, statusWord(p.Status), count.Of(p.Hooks, "hook"),
 		p.Paths)
@@ -109,21 +109,21 @@ func describeProcess(p cudafault.Process) string {
 // driverVersion formats a version from cuDriverGetVersion: 12080 is 12.8.
 func driverVersion(v int) string { return fmt.Sprintf("%d.%d", v/1000, v%1000/10) }
 
-// watching defines what watch waits for.
+// watching defines the condition that watch waits for.
 type watching struct {
 	run  string
 	pods func(context.Context) ([]corev1.Pod, error)
 	// current reports whether a state file is the expected one.
 	current func(cudafault.State) bool
-	// done reports whether the wait is over.
+	// done reports whether watch can stop waiting.
 	done func([]report) bool
 	// settled reports whether a pod that responded needs no further query.
 	settled func(*report) bool
 }
 
 // refreshEvery is the interval at which kubelets are triggered again to refresh the state file. A change to a pod
-// triggers a refresh, but the kubelet reads ConfigMaps from a cache that may still be stale. It would then not refresh
-// the file for another minute.
+// triggers a refresh, but the kubelet reads ConfigMaps from a cache that may still be stale. Without another trigger,
+// it would then not refresh the file for another minute.
 const refreshEvery = 2 * time.Second
 
 // watch queries the pods of a run until what.done returns true or ctx is done. It returns the last reports, or an error
@@ -131,7 +131,7 @@ const refreshEvery = 2 * time.Second
 func (w *observer) watch(ctx context.Context, what watching) ([]report, error) {
 	var (
 		last      []report
-		none      = errors.New("timed out before its pods were queried")
+		none      = errors.New("timed out before the pods were queried")
 		refreshed = time.Now()
 		settled   = map[podKey]report{}
 	)
@@ -158,7 +158,7 @@ func (w *observer) watch(ctx context.Context, what watching) ([]report, error) {
 			}
 			if len(stale) > 0 && time.Since(refreshed) >= refreshEvery {
 				refreshed = time.Now()
-				_ = cudashim.Refresh(ctx, w.client, stale, stamp()) // best effort: else within two minutes
+				_ = cudashim.Refresh(ctx, w.client, stale, stamp()) // best effort: or within two minutes
 			}
 		} else if last == nil {
 			none = err
@@ -191,13 +191,13 @@ type proof struct {
 func (p *proof) gather(ctx context.Context) (evidence []ledger.Evidence, notes []string, err error) {
 	limited, cancel := context.WithTimeout(ctx, p.patience)
 	defer cancel()
-	var settled time.Time // since when the shim is in all pods and only processes are missing
+	var settled time.Time // time since which the shim is in all pods and only processes are missing
 	done := func(reports []report) bool {
 		worst := loaded
 		for i := range reports {
 			v, _ := reports[i].judge(p.run, p.generation)
 			if v == delivered && p.known && len(reports[i].living()) == 0 {
-				v = loaded // no process can notice
+				v = loaded // there is no process that could notice
 			}
 			worst = min(worst, v)
 		}
@@ -225,7 +225,7 @@ func (p *proof) gather(ctx context.Context) (evidence []ledger.Evidence, notes [
 	if err != nil {
 		return nil, nil, err
 	}
-	p.observer.listenWhere(ctx, reports, p.run, func(r *report) bool { // for lines of the linker
+	p.observer.listenWhere(ctx, reports, p.run, func(r *report) bool { // to find messages of the dynamic linker
 		v, _ := r.judge(p.run, p.generation)
 		return v == delivered && len(r.living()) == 0
 	})
@@ -247,7 +247,7 @@ func (p *proof) gather(ctx context.Context) (evidence []ledger.Evidence, notes [
 	return evidence, notes, errors.Join(wrong...)
 }
 
-// source names the pod of a report, for evidence.
+// source returns the pod of a report as the source of evidence.
 func (r *report) source() string {
 	text := "pod " + r.pod.Name
 	if r.pod.Spec.NodeName != "" {
@@ -270,15 +270,15 @@ func (r *report) seen() time.Time {
 	return at.UTC().Truncate(time.Millisecond)
 }
 
-// ofTemplate returns the evidence if no pod runs yet: the controller creates the pods later.
+// ofTemplate returns the evidence to use if no pod is running yet. The controller creates the pods later.
 func ofTemplate(data *cudashim.Data) ledger.Evidence {
 	return ledger.Evidence{
 		Source: data.Ref(), Time: time.Now().UTC().Truncate(time.Millisecond),
-		Text: "the pod template has the shim; no pod created from it is running yet",
+		Text: "the pod template contains the shim; no pod created from the template is running yet",
 	}
 }
 
-// statusWord returns the name of a status as shown to users.
+// statusWord returns the word for a status in output.
 func statusWord(s cudafault.Status) string {
 	switch s {
 	case cudafault.StatusPassing:

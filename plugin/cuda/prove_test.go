@@ -71,7 +71,7 @@ func TestProof(t *testing.T) {
 					"web-1": "epoch 1\ngpu-fault: run cuda-7k3f9q: injected CUDA error 999 into cuLaunchKernel, call 0, pid 7 (python3)\nRuntimeError\n",
 				}
 			},
-			proven: []string{"from the log of its container: gpu-fault: run cuda-7k3f9q: injected CUDA error 999"},
+			proven: []string{"from the container's log: gpu-fault: run cuda-7k3f9q: injected CUDA error 999"},
 		},
 		"the log of another run is no proof": {
 			pods: []*corev1.Pod{pod("web-1", "gpu-1", crashed)}, change: func(w *world) {
@@ -103,7 +103,7 @@ func TestProof(t *testing.T) {
 					return file
 				}
 			},
-			fails: `its state file belongs to run "cuda-222222"`,
+			fails: `the state file in the container belongs to run "cuda-222222"`,
 		},
 		"one is still starting": {
 			pods: []*corev1.Pod{
@@ -124,7 +124,7 @@ func TestProof(t *testing.T) {
 					"web-1": errors.New(`pods "web-1" is forbidden: User "bob" cannot create resource "pods/exec"`),
 				}
 			},
-			fails: "you do not have permission to exec into it (pods/exec)",
+			fails: "you do not have permission to exec into the pod (pods/exec)",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -51,13 +51,13 @@ func (in *injecting) print(streams genericiooptions.IOStreams, store *ledger.Sto
 	if in.disarmed {
 		say("To start the fault: %s", store.Command("cuda", "arm", run.ID))
 	} else {
-		say("To show the status of its processes: %s", store.Command("cuda", "status", run.ID))
+		say("To show the status of the processes: %s", store.Command("cuda", "status", run.ID))
 	}
-	say("To undo it: %s", store.Command("revert", run.ID))
+	say("To revert the run: %s", store.Command("revert", run.ID))
 	return nil
 }
 
-// outcome returns a description of the state of the workload.
+// outcome describes the state of the workload.
 func (in *injecting) outcome(d *decided, run ledger.Run) string {
 	inPods := slices.ContainsFunc(run.Steps, func(step ledger.Step) bool {
 		return slices.ContainsFunc(step.Evidence,
@@ -75,10 +75,10 @@ func (in *injecting) outcome(d *decided, run ledger.Run) string {
 	}
 }
 
-// end returns when a run ends.
+// end describes when a run ends.
 func end(run ledger.Run) string {
 	if run.Until.IsZero() {
-		return "until it is reverted"
+		return "until the run is reverted"
 	}
 	return "until " + run.Until.Local().Format("15:04:05")
 }

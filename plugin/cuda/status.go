@@ -23,11 +23,11 @@ func newStatusCommand(connection *kube.Connection, streams genericiooptions.IOSt
 	var format printer.Format
 	cmd := &cobra.Command{
 		Use:   "status [RUN | TYPE/NAME]",
-		Short: "Show which processes have the shim loaded, and what happened to them",
-		Long: `Show which processes have the shim loaded, how they call the driver, whether the fault is armed in them, and what it has done so far.
+		Short: "Show which processes have loaded the shim, and what it has done in them",
+		Long: `Show which processes have loaded the shim, how they call the driver, whether the fault is armed in them, and what it has done so far.
 Without a name, the command shows all CUDA faults that are in place.
 
-The command executes the shim's file in each pod, and needs nothing else in the image. A process is listed after its first call to the driver. A
+The command executes the shim's file in each pod, and requires nothing else in the image. A process is listed after its first driver call. A
 terminated process is listed until a new process takes its slot or its pod is deleted. If a pod crashes or is not running, the lines that the shim
 wrote to its log are shown instead.`,
 		Example: `  # Show one run
@@ -55,7 +55,7 @@ wrote to its log are shown instead.`,
 	return cmd
 }
 
-// checkStatusOf returns an error if a given name is neither a run nor a workload.
+// checkStatusOf returns an error if the name, if given, is neither a run nor a workload.
 func checkStatusOf(name string, given bool) error {
 	if !given {
 		return nil
@@ -109,7 +109,7 @@ func showStatus(
 	return list.print(streams, format)
 }
 
-// placesOf returns the run with an ID, the run in a workload, or, for an empty name, all runs that are in place.
+// placesOf returns the run with the given ID, the run in a workload or, for an empty name, all runs that are in place.
 func placesOf(
 	ctx context.Context, cluster *cudashim.Cluster, store *ledger.Store, namespace, name string, warn func(string),
 ) ([]*inPlace, error) {
@@ -121,7 +121,7 @@ func placesOf(
 		}
 		if id = w.Run(); id == "" {
 			return nil, fmt.Errorf(
-				"%s in namespace %s has no CUDA fault; `kubectl gpu-fault cuda status` lists the workloads that do",
+				"%s in namespace %s has no CUDA fault; `kubectl gpu-fault cuda status` lists the workloads that have one",
 				w.Ref(), namespace,
 			)
 		}
@@ -151,7 +151,7 @@ func placesOf(
 		return nil, err
 	}
 	var places []*inPlace
-	for _, run := range slices.Backward(listing.Runs) { // the oldest first
+	for _, run := range slices.Backward(listing.Runs) { // oldest first
 		step := ofRun(run, cudashim.UndoKind)
 		if step == nil || !step.InPlace() {
 			continue

@@ -11,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// table returns the table: whether the shim is loaded and armed in each process, and what it did.
+// table returns a table that shows whether the shim is loaded and armed in each process, and what it has done.
 func (l statusList) table(format printer.Format) *printer.Table {
 	t := &printer.Table{Header: []string{
 		"POD", "NODE", "CONTAINER", "PID", "PROCESS", "LOADED", "STATE", "CALLS", "TRIPS", "LAST FUNCTION", "ERROR",
@@ -35,7 +35,7 @@ func (l statusList) table(format printer.Format) *printer.Table {
 		for _, pod := range run.Pods {
 			place := []string{pod.Name, pod.Node, strings.Join(pod.Containers, ",")}
 			log := cmp.Or(strings.Join(pod.Log, "; "), printer.Blank)
-			for _, cells := range pod.untold() {
+			for _, cells := range pod.withoutReports() {
 				add(run.Run, append(place[:len(place):len(place)], cells...),
 					[]string{printer.Blank, printer.Blank, printer.Blank, printer.Blank, printer.Blank, log})
 			}
@@ -47,8 +47,9 @@ func (l statusList) table(format printer.Format) *printer.Table {
 	return t
 }
 
-// untold returns the rows of a pod without process reports: one for each process in its log, or else one for the pod.
-func (p podStatus) untold() [][]string {
+// withoutReports returns the rows for a pod without process reports: one for each process in its log, or one for the
+// pod if there are none.
+func (p podStatus) withoutReports() [][]string {
 	if len(p.Processes) > 0 {
 		return nil
 	}

@@ -11,13 +11,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// statusList is what `cuda status -o json` prints.
+// statusList is the output of `cuda status -o json`.
 type statusList struct {
 	APIVersion string      `json:"apiVersion"`
 	Kind       string      `json:"kind"`
 	Items      []runStatus `json:"items"`
 
-	now time.Time // for ages in the table
+	now time.Time // used for ages in the table
 }
 
 // runStatus is one run and its pods.
@@ -29,8 +29,8 @@ type runStatus struct {
 	Phase     string    `json:"phase"`            // such as "armed since 14:00:05"
 	Until     time.Time `json:"until,omitzero"`   // all calls pass through after this time
 	ArmedAt   time.Time `json:"armedAt,omitzero"` // zero while it is disarmed
-	// Generation is the generation of the state in the run's ConfigMap. Pods and processes with it have the last
-	// change.
+	// Generation is the generation of the state in the run's ConfigMap. Pods and processes with the same generation
+	// have received the last change.
 	Generation uint64      `json:"generation"`
 	Pods       []podStatus `json:"pods"`
 }
@@ -39,16 +39,16 @@ type runStatus struct {
 type podStatus struct {
 	Name       string   `json:"name"`
 	Node       string   `json:"node,omitempty"`
-	Containers []string `json:"containers"` // that load the shim
-	// State is one of armed, disarmed, expired, excluded, stale (the kubelet has not refreshed the file yet), or the
-	// reason why the pod cannot be queried: CrashLoopBackOff, Pending: ...
+	Containers []string `json:"containers"` // the containers that load the shim
+	// State is armed, disarmed, expired, excluded, stale (the kubelet has not refreshed the file yet), or the reason
+	// why the pod cannot be queried, such as CrashLoopBackOff or Pending: ...
 	State string `json:"state"`
 	// Generation is the generation of the state file in the pod; 0 if the pod cannot be queried.
 	Generation uint64 `json:"generation,omitempty"`
 	// Problem describes what is wrong with the shim in the pod.
 	Problem   string          `json:"problem,omitempty"`
 	Processes []processStatus `json:"processes"`
-	// Log has the last lines that the shim wrote to the log, if the pod cannot be queried.
+	// Log contains the last lines that the shim wrote to the log, if the pod cannot be queried.
 	Log []string `json:"log,omitempty"`
 }
 
@@ -117,7 +117,7 @@ func fileState(p *inPlace, file cudafault.State, node string, now time.Time) str
 	}
 }
 
-// print writes the list. A table has a row for each process, and for each pod without processes.
+// print writes the list. In a table, each process has a row, as does each pod without processes.
 func (l statusList) print(streams genericiooptions.IOStreams, format printer.Format) error {
 	l.APIVersion, l.Kind = ledger.APIVersion, "CUDAStatusList"
 	if l.now.IsZero() {
@@ -150,7 +150,7 @@ func (l statusList) print(streams genericiooptions.IOStreams, format printer.For
 func untilOf(run runStatus, now time.Time) string {
 	switch {
 	case run.Until.IsZero():
-		return ", until it is reverted"
+		return ", until the run is reverted"
 	case now.Before(run.Until):
 		return ", until " + run.Until.Local().Format("15:04:05")
 	default:

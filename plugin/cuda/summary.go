@@ -6,7 +6,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/cudafault"
 )
 
-// seenAtStart reports whether only newly started processes see a fault: running processes have already called cuInit
+// seenAtStart reports whether only newly started processes see a fault. Running processes have already called cuInit
 // and counted their devices.
 func seenAtStart(s cudafault.State) bool {
 	running := s.Error != 0 && s.Classes&^cudafault.ClassInit != 0 || s.Latency > 0 || s.HangClasses != 0 ||
@@ -17,7 +17,7 @@ func seenAtStart(s cudafault.State) bool {
 // disarmedSuffix marks the summary of a run that is not armed.
 const disarmedSuffix = " [disarmed]"
 
-// summary returns the summary of a run, as lists of runs show it.
+// summary returns the summary of a run as shown in lists of runs.
 func summary(f cudafault.Fault, disarmed bool) string {
 	text := f.Summary()
 	switch {
@@ -32,5 +32,5 @@ func summary(f cudafault.Fault, disarmed bool) string {
 	return text
 }
 
-// without returns a summary without disarmedSuffix.
+// without returns a summary with disarmedSuffix removed.
 func without(summary string) string { return strings.TrimSuffix(summary, disarmedSuffix) }

@@ -19,7 +19,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// switching carries out an arming on a cluster.
+// switching carries out an arm or disarm on a cluster.
 type switching struct {
 	*arming
 	cluster  *cudashim.Cluster
@@ -40,7 +40,7 @@ func (s *switching) run(ctx context.Context, kubeContext string) error {
 	switch {
 	case s.dryRun != "none":
 		return s.tryOut(ctx, p, next)
-	case s.verb == "disarm": // it only stops a fault, and so needs no confirmation
+	case s.verb == "disarm": // disarming only stops a fault, and therefore needs no confirmation
 		return s.disarm(ctx, p, next)
 	}
 	if err := confirm.Ask(
@@ -49,13 +49,13 @@ func (s *switching) run(ctx context.Context, kubeContext string) error {
 		return err
 	}
 	if p, next, asked, err = s.find(ctx); err != nil { // the run may have changed before the user confirmed
-		return fmt.Errorf("nothing was armed: %w", err)
+		return fmt.Errorf("not armed: %w", err)
 	}
 	return s.arm(ctx, p, next, asked)
 }
 
 // find reads the run, and returns the state to write and the corresponding fault. It fails if the run cannot be armed
-// now; a run can always be disarmed while it is in place.
+// now. A run can always be disarmed while it is in place.
 func (s *switching) find(ctx context.Context) (*inPlace, cudafault.State, *cudafault.Fault, error) {
 	p, err := find(ctx, s.cluster, s.session.Ledger, s.id)
 	if p == nil {
@@ -63,7 +63,7 @@ func (s *switching) find(ctx context.Context) (*inPlace, cudafault.State, *cudaf
 	}
 	if s.verb == "disarm" && !errors.Is(err, errNoState) {
 		if err != nil {
-			s.note(err.Error() + "; it is replaced with a new state")
+			s.note(err.Error() + "; the state is replaced with a new one")
 		}
 		return p, p.healthy(), p.asked, nil
 	}
@@ -92,20 +92,20 @@ func (s *switching) carries(ctx context.Context, p *inPlace) error {
 	return nil
 }
 
-// arm writes the record and then the state. The record decides whether the run may be armed: a revert marks it before
-// undoing anything.
+// arm writes the record and then the state. The record determines whether the run may be armed, because a revert marks
+// it before undoing anything.
 func (s *switching) arm(ctx context.Context, p *inPlace, next cudafault.State, asked *cudafault.Fault) error {
 	pods, err := p.pods(s.cluster)(ctx)
 	if err != nil {
-		return fmt.Errorf("nothing was armed: %w", err)
+		return fmt.Errorf("not armed: %w", err)
 	}
 	former, formerStep := p.run, p.step.ID
 	run, err := s.record(ctx, p, asked)
 	if errors.Is(err, ledger.ErrClosed) {
-		return fmt.Errorf("run %s was reverted in the meantime: nothing was armed", s.id)
+		return fmt.Errorf("not armed: run %s was reverted in the meantime", s.id)
 	}
 	if err != nil {
-		return fmt.Errorf("nothing was armed: %w", err)
+		return fmt.Errorf("not armed: %w", err)
 	}
 	late, err := setState(ctx, s.cluster, p.data.Namespace, s.id, next, pods)
 	if err != nil {
@@ -117,7 +117,7 @@ func (s *switching) arm(ctx context.Context, p *inPlace, next cudafault.State, a
 }
 
 // disarm writes the state and then the record. A client that is still injecting the run checks the record before and
-// after arming. In case it armed in between, disarm writes the state once more.
+// after arming. In case that client armed the run in between, disarm writes the state once more.
 func (s *switching) disarm(ctx context.Context, p *inPlace, next cudafault.State) error {
 	pods, unlisted := p.pods(s.cluster)(ctx)
 	late, err := setState(ctx, s.cluster, p.data.Namespace, s.id, next, pods)
@@ -141,7 +141,7 @@ func (s *switching) disarm(ctx context.Context, p *inPlace, next cudafault.State
 // finish announces the change and waits for the pods.
 func (s *switching) finish(ctx context.Context, p *inPlace, next cudafault.State, late error) error {
 	if late != nil {
-		s.note("its pods receive the change within a minute: " + late.Error())
+		s.note("the pods receive the change within a minute: " + late.Error())
 	}
 	s.session.Announce(ctx, p.run, p.step.ID,
 		map[string]string{"arm": fault.ReasonArmed, "disarm": fault.ReasonDisarmed}[s.verb])
@@ -160,13 +160,13 @@ func (s *switching) mayArm(run ledger.Run, step string, now time.Time) error {
 		return fmt.Errorf("run %s is still being injected: wait until it completes", s.id)
 	case run.Phase == ledger.Interrupted, run.Phase == ledger.Failed:
 		return fmt.Errorf(
-			"run %s was interrupted or is being reverted (%s): revert it with %s, and inject the fault again", s.id,
+			"run %s was interrupted or is being reverted (%s): revert the run with %s, and inject the fault again", s.id,
 			run.Phase, revert,
 		)
 	case of == nil || !of.InPlace():
-		return fmt.Errorf("run %s was undone: inject the fault again", s.id)
+		return fmt.Errorf("run %s was reverted: inject the fault again", s.id)
 	case run.Expired(now):
-		return fmt.Errorf("run %s expired at %s, and its processes permanently pass all calls through: revert it (%s), and inject the fault again",
+		return fmt.Errorf("run %s expired at %s, and its processes pass all calls through permanently: revert the run (%s), and inject the fault again",
 			s.id, run.Until.Local().Format("15:04:05"), revert)
 	}
 	return nil
@@ -206,7 +206,7 @@ func (s *switching) next(ctx context.Context, p *inPlace, now time.Time) (cudafa
 	}
 	if p.asked != nil && layerOf(*asked) != layerOf(*p.asked) {
 		return p.state, nil, fmt.Errorf(
-			"--layer %s: run %s was injected with the shim for %s: revert it, and inject the fault again",
+			"--layer %s: run %s was injected with the shim for %s; revert the run, and inject the fault again",
 			layerOf(*asked), s.id,
 			layerOf(*p.asked),
 		)
@@ -231,11 +231,11 @@ func (s *switching) before(p *inPlace, asked *cudafault.Fault, now time.Time, ku
 		say("Duration: %s. Undo: `cuda disarm %s` stops the fault, `revert %s` removes the shim.", end(p.run), s.id,
 			s.id)
 	}
-	say("No pod is replaced. Processes notice the change at their next call to the driver, at most one second later.")
+	say("No pod is replaced. Processes notice the change at their next driver call, at most one second later.")
 	say("")
 }
 
-// record updates the record of the run, unless the run must not be armed. The undo in the record stays valid.
+// record updates the record of the run, unless the run must not be armed. The undo in the record remains valid.
 func (s *switching) record(ctx context.Context, p *inPlace, asked *cudafault.Fault) (ledger.Run, error) {
 	var kept []byte
 	if asked != nil {
@@ -265,8 +265,8 @@ func (s *switching) record(ctx context.Context, p *inPlace, asked *cudafault.Fau
 	return run, err
 }
 
-// unrecord restores what record changed, if the fault could not be armed. It is best effort: only the state file has an
-// effect on the fault.
+// unrecord restores what record changed, if the fault could not be armed. It is best effort: only the state file
+// affects the fault.
 func (s *switching) unrecord(ctx context.Context, former ledger.Run, step string) {
 	_, err := s.session.Ledger.Update(ctx, s.id, func(run *ledger.Run) error {
 		run.Summary = former.Summary

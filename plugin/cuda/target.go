@@ -19,7 +19,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
-// validID matches the IDs of all runs; runs that are not CUDA faults are reported when they are looked up.
+// validID matches the IDs of all runs. Runs that are not CUDA faults are reported when they are looked up.
 var validID = regexp.MustCompile(`^[a-z]+-[a-z0-9]+$`)
 
 // parseRun parses the ID of a run, with or without the prefix that `-o name` prints.
@@ -33,7 +33,7 @@ func parseRun(text string) (string, error) {
 	return id, nil
 }
 
-// inPlace is a cuda run whose shim is in a workload.
+// inPlace is a CUDA run whose shim is in a workload.
 type inPlace struct {
 	run   ledger.Run
 	step  *ledger.Step
@@ -68,7 +68,7 @@ func placeOf(store *ledger.Store, run ledger.Run) (*inPlace, error) {
 		return nil, fmt.Errorf("run %s was closed at %s (%s): its shim is no longer in place; inject the fault again",
 			run.ID, run.Closed.Local().Format(time.DateTime), run.Phase)
 	case step == nil || !step.InPlace():
-		return nil, fmt.Errorf("run %s has nothing in place: its phase is %s", run.ID, run.Phase)
+		return nil, fmt.Errorf("run %s has not changed the workload (phase %s)", run.ID, run.Phase)
 	}
 	data, err := cudashim.ReadData(*step)
 	switch {
@@ -86,7 +86,7 @@ func placeOf(store *ledger.Store, run ledger.Run) (*inPlace, error) {
 }
 
 // errNoState is the error for a run without its ConfigMap.
-var errNoState = errors.New("its ConfigMap was not found: it or the workload was deleted")
+var errNoState = errors.New("the run's ConfigMap was not found: the ConfigMap or the workload was deleted")
 
 // read reads the state in the run's ConfigMap.
 func (p *inPlace) read(ctx context.Context, cluster *cudashim.Cluster) error {
@@ -99,7 +99,7 @@ func (p *inPlace) read(ctx context.Context, cluster *cudashim.Cluster) error {
 		state, err = cudafault.DecodeState(file)
 	}
 	if err == nil && state.Run != p.run.ID {
-		err = fmt.Errorf("the state in its ConfigMap belongs to run %q", state.Run)
+		err = fmt.Errorf("the state in the ConfigMap belongs to run %q", state.Run)
 	}
 	if err != nil {
 		p.unread = true
@@ -135,17 +135,18 @@ func (p *inPlace) pods(cluster *cudashim.Cluster) func(context.Context) ([]corev
 	return func(ctx context.Context) ([]corev1.Pod, error) { return cluster.Pods(ctx, p.data.Namespace, p.run.ID) }
 }
 
-// phase returns the state of the fault in words: "armed since 14:00:05", "disarmed", "expired at 14:30:00: ...".
+// phase returns a description of the fault's state, such as "armed since 14:00:05", "disarmed" or "expired at 14:30:00:
+// ...".
 func (p *inPlace) phase(now time.Time) string {
 	at := func(t time.Time) string { return t.Local().Format("15:04:05") }
 	switch {
 	case p.unread:
-		return "its state cannot be read"
+		return "state cannot be read"
 	case p.state.Run == "":
-		return "its ConfigMap was not found, so it cannot be armed or disarmed"
+		return "cannot be armed or disarmed, because its ConfigMap was not found"
 	case !p.state.Expires.IsZero() && !now.Before(p.state.Expires):
 		return fmt.Sprintf(
-			"expired at %s: all calls pass through, and the pod template keeps the idle shim until the run is reverted",
+			"expired at %s: all calls pass through, and the idle shim stays in the pod template until the run is reverted",
 			at(p.state.Expires),
 		)
 	case p.state.ArmedAt.IsZero():

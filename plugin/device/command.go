@@ -1,5 +1,5 @@
 // Package device implements `kubectl gpu-fault device`, which lists the devices of nodes, makes the kubelet consider
-// them unhealthy, and taints those of DRA drivers.
+// them unhealthy, and taints devices of DRA drivers.
 package device
 
 import (
@@ -16,9 +16,9 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 		Use:   "device (list | unhealthy | taint | reset)",
 		Short: "List the devices of nodes, make them unhealthy, taint or reset them",
 		Long: `List the devices that device plugins have registered with the kubelet of a node, and make the kubelet consider some of them unhealthy.
-For devices of dynamic resource allocation (DRA), taint them. This works with the device plugins and DRA drivers of any vendor, and without access to the hardware.
+Devices of dynamic resource allocation (DRA) can be tainted. This works with the device plugins and DRA drivers of any vendor, and without access to the hardware.
 
-The subcommand reset lets NVIDIA's driver reset a GPU.`,
+The subcommand reset makes NVIDIA's driver reset a GPU.`,
 		Example: `  # List the devices of gpu-1, with the pods that hold them
   kubectl gpu-fault device list gpu-1
 

@@ -44,7 +44,7 @@ func newListCommand(connection *kube.Connection, streams genericiooptions.IOStre
 		Short: "List the devices of a node, their health, and the pods that hold them",
 		Long: `List the devices that device plugins have registered with the kubelet of a node, their health, and the pods that hold them.
 
-The kubelet forgets an unhealthy device that no pod holds, unless this tool made it unhealthy: such a device is not listed.
+The kubelet does not keep track of an unhealthy device that no pod holds, unless this tool made the device unhealthy. Such devices are not listed.
 
 A privileged pod reads the node and is then deleted. Nothing is changed.`,
 		Example: `  # List the devices of gpu-1
@@ -67,7 +67,7 @@ A privileged pod reads the node and is then deleted. Nothing is changed.`,
 	return cmd
 }
 
-// deviceList is the output of -o json.
+// deviceList is the output of `device list -o json`.
 type deviceList struct {
 	APIVersion string   `json:"apiVersion"`
 	Kind       string   `json:"kind"`
@@ -115,7 +115,7 @@ func (l *listing) run(ctx context.Context, nodes target.Nodes) error {
 	}
 	pods, err := podNames(ctx, cluster, names[0])
 	if err != nil {
-		found.Warnings = append(found.Warnings, "the pods of the node cannot be listed: "+kube.Explain(err).Error())
+		found.Warnings = append(found.Warnings, "the pods on the node cannot be listed: "+kube.Explain(err).Error())
 	}
 	list := newDeviceList(names[0], *info, *found, pods)
 	if !l.format.IsTable() {
@@ -135,8 +135,7 @@ func (l *listing) run(ctx context.Context, nodes target.Nodes) error {
 	return err
 }
 
-// podNames returns the names of a node's pods by UID, as NAMESPACE/NAME.
-// podNames returns the names of a node's pods by the UIDs that the kubelet uses.
+// podNames returns the pods on a node as NAMESPACE/NAME, by the UIDs that the kubelet uses.
 func podNames(ctx context.Context, cluster *kube.Cluster, nodeName string) (map[string]string, error) {
 	pods, err := cluster.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", nodeName).String(),
@@ -160,7 +159,7 @@ func newDeviceList(nodeName string, info api.Info, found api.Devices, pods map[s
 	for _, r := range found.Resources {
 		for _, id := range slices.Sorted(slices.Values(slices.Concat(r.Healthy, r.Unhealthy))) {
 			d := device{Resource: r.Name, ID: id, Health: "Healthy", GPU: indexOf(id, info.GPUs), Pod: r.Pods[id]}
-			if pods != nil { // the kubelet forgets a deleted pod only when it needs its devices
+			if pods != nil { // the kubelet keeps deleted pods until it needs their devices
 				d.Pod = pods[d.Pod]
 			}
 			if !slices.Contains(r.Healthy, id) {
@@ -176,7 +175,7 @@ func newDeviceList(nodeName string, info api.Info, found api.Devices, pods map[s
 	return list
 }
 
-// order sorts unknown GPUs last.
+// order returns the sort key of a GPU index. Unknown GPUs sort last.
 func order(index *int) int {
 	if index == nil {
 		return math.MaxInt

@@ -34,12 +34,12 @@ func newResetCommand(connection *kube.Connection, streams genericiooptions.IOStr
 	f := &resetting{Flags: nodefault.New()}
 	cmd := &cobra.Command{
 		Use:   "reset NODE --gpu GPU --allow-reset",
-		Short: "Reset a GPU that nothing uses, with the node's nvidia-smi; this cannot be undone",
-		Long: `Reset a GPU of a node, as nvidia-smi --gpu-reset does there: it ends the error state of the GPU, such as a pending row remapping, and deletes
-what is in its memory.
+		Short: "Reset an unused GPU with the node's nvidia-smi; this cannot be undone",
+		Long: `Reset a GPU on a node with nvidia-smi --gpu-reset. A reset ends the error state of the GPU, such as a pending row remapping, and erases
+the GPU's memory.
 
-The GPU is reset only if no pod holds it according to the kubelet, no program on the node has it open, and it has no MIG instances. The
-device plugin and DCGM have GPUs open, too: stop them first. nvidia-smi itself refuses if the driver must reset several GPUs together, as
+The GPU is reset only if no pod holds it according to the kubelet, no process on the node has it open, and it has no MIG instances. The
+device plugin and DCGM also keep GPUs open, so stop them first. nvidia-smi itself refuses if the driver must reset several GPUs together, as
 with NVLink.`,
 		Example: `  # Reset GPU 1 of gpu-1
   kubectl gpu-fault device reset gpu-1 --gpu 1 --allow-reset`,
@@ -55,7 +55,7 @@ with NVLink.`,
 	}
 	f.AddFlags(cmd)
 	flags := cmd.Flags()
-	for _, name := range []string{"selector", "parallel", "ttl"} { // of one node, and for good
+	for _, name := range []string{"selector", "parallel", "ttl"} { // a reset applies to one node and is permanent
 		_ = flags.MarkHidden(name)
 	}
 	flags.StringVar(&f.gpu, "gpu", "", "GPU: its index in nvidia-smi, its UUID (GPU-...) or its PCI address (0000:17:00)")
@@ -65,7 +65,7 @@ with NVLink.`,
 	return cmd
 }
 
-// validate checks everything that needs no cluster.
+// validate checks everything that does not require a cluster.
 func (f *resetting) validate() (err error) {
 	switch {
 	case f.gpu == "":
@@ -73,13 +73,13 @@ func (f *resetting) validate() (err error) {
 	case f.Nodes.Selector != "":
 		return errors.New("-l cannot be used with device reset: specify one node")
 	case !f.allow:
-		return errors.New("a reset deletes what is in the memory of the GPU and cannot be undone: specify --allow-reset")
+		return errors.New("a reset erases the GPU's memory and cannot be undone: specify --allow-reset")
 	}
 	if f.gpus, err = gpus.Parse(f.gpu); err != nil {
 		return err
 	}
 	if len(f.gpus) > 1 || f.gpus.AtMost() != 1 {
-		return fmt.Errorf("--gpu %s selects several GPUs: reset one after the other", f.gpu)
+		return fmt.Errorf("--gpu %s selects several GPUs: reset them one at a time", f.gpu)
 	}
 	return f.Validate()
 }
@@ -90,7 +90,7 @@ func (f *resetting) run(ctx context.Context, connection *kube.Connection, stream
 		Question: "Reset " + f.gpus.String() + " of",
 		Needs:    Permissions(connection.LedgerNamespace),
 		Describe: func(say func(string, ...any)) {
-			say("What: the node's nvidia-smi resets the GPU, if nothing uses it. Its memory and its error state are lost.")
+			say("What: the node's nvidia-smi resets the GPU, if it is not in use. The GPU's memory and error state are cleared.")
 			say("Undo: none, a reset cannot be undone.")
 		},
 		Changes: func(
@@ -125,7 +125,7 @@ func (f *resetting) choose(
 	for _, g := range picked {
 		index := slices.Index(all, g)
 		if index < 0 {
-			return nil, fmt.Errorf("the driver of the node has no GPU %s", g.PCI)
+			return nil, fmt.Errorf("the node's driver has no GPU %s", g.PCI)
 		}
 		for _, r := range devices.Resources {
 			for id, uid := range r.Pods {
@@ -137,7 +137,7 @@ func (f *resetting) choose(
 					return nil, err
 				}
 				if pod != "" {
-					return nil, fmt.Errorf("%s holds %s: delete it first", pod, f.gpus)
+					return nil, fmt.Errorf("%s holds %s: delete the pod first", pod, f.gpus)
 				}
 			}
 		}
@@ -146,14 +146,14 @@ func (f *resetting) choose(
 	return chosen, nil
 }
 
-// nameOfPod returns the name of a pod on a node; empty if it no longer exists, which the kubelet's checkpoint learns
-// later.
+// nameOfPod returns the name of a pod on a node. It is empty if the pod no longer exists; the kubelet's checkpoint is
+// updated only later.
 func nameOfPod(ctx context.Context, cluster *kube.Cluster, node, uid string) (string, error) {
 	list, err := cluster.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
 	})
 	if err != nil {
-		return "", fmt.Errorf("look for the pod with UID %s, which holds the GPU: %w", uid, err)
+		return "", fmt.Errorf("find the pod with UID %s, which holds the GPU: %w", uid, err)
 	}
 	for _, p := range list.Items {
 		if string(p.UID) == uid {

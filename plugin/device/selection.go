@@ -11,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/gpus"
 )
 
-// selection selects devices of a node by their IDs, by GPUs, or by the pod that holds them.
+// selection selects devices on a node by their IDs, by GPUs, or by the pod that holds them.
 type selection struct {
 	resource string // empty means the default
 	devices  []string
@@ -19,7 +19,7 @@ type selection struct {
 	pod      gpus.Pod // of --pod
 }
 
-// defaultResource is used if a node has several resources.
+// defaultResource is the resource to use if a node has several.
 const defaultResource = "nvidia.com/gpu"
 
 // choose returns the resource and the IDs of the selected devices.
@@ -91,7 +91,7 @@ func (s selection) resourceOf(found api.Devices) (api.DeviceResource, error) {
 			append([]string{"no device plugin has registered devices on the node (for devices of a DRA driver, use " +
 				"`kubectl gpu-fault device taint`)"}, found.Warnings...), ": "))
 	case s.resource == "":
-		return api.DeviceResource{}, fmt.Errorf("the node has several resources, and none is %s: specify --resource %s",
+		return api.DeviceResource{}, fmt.Errorf("the node has several resources, but not %s: specify --resource %s",
 			defaultResource, strings.Join(names, ", or --resource "))
 	}
 	return api.DeviceResource{}, fmt.Errorf(
@@ -101,17 +101,17 @@ func (s selection) resourceOf(found api.Devices) (api.DeviceResource, error) {
 	)
 }
 
-// ofGPUs returns the devices that are on the selected GPUs: several if they are shared.
+// ofGPUs returns the devices on the selected GPUs. A shared GPU has several devices.
 func (s selection) ofGPUs(info api.Info, resource string, known []string) (ids []string, err error) {
 	if len(info.GPUs) == 0 {
-		return nil, fmt.Errorf("the node has no NVIDIA driver that would list GPUs: specify --device; the devices are: %s",
+		return nil, fmt.Errorf("the node has no NVIDIA driver that lists GPUs: specify --device; the devices are: %s",
 			list(known))
 	}
 	all, err := gpus.Of(info)
 	if err != nil {
 		return nil, err
 	}
-	if s.pod.UID != "" { // known are the devices that it holds
+	if s.pod.UID != "" { // known lists the devices that the pod holds
 		var use api.PodUse
 		for _, id := range known {
 			if at := indexOf(id, info.GPUs); at != nil {
@@ -119,7 +119,7 @@ func (s selection) ofGPUs(info api.Info, resource string, known []string) (ids [
 			}
 		}
 		if len(use.GPUs) == 0 {
-			return nil, fmt.Errorf("%s holds no whole GPU: specify --device; its devices are: %s", s.pod, list(known))
+			return nil, fmt.Errorf("%s does not hold a whole GPU: specify --device; its devices are: %s", s.pod, list(known))
 		}
 		info.Pods = map[string]api.PodUse{s.pod.UID: use}
 	}
@@ -141,8 +141,8 @@ func (s selection) ofGPUs(info api.Info, resource string, known []string) (ids [
 	return ids, nil
 }
 
-// NoDeviceError reports that the kubelet knows no healthy device of a GPU. It forgets unhealthy devices that no pod
-// holds.
+// NoDeviceError reports that the kubelet has no healthy device for a GPU. The kubelet does not keep track of unhealthy
+// devices that no pod holds.
 type NoDeviceError struct{ GPU, resource, known string }
 
 func (e *NoDeviceError) Error() string {
@@ -163,7 +163,7 @@ func indexOf(id string, all []api.GPU) *int {
 	return nil
 }
 
-// list returns IDs as part of a sentence.
+// list formats IDs for use in a sentence.
 func list(ids []string) string {
 	const most = 16
 	if len(ids) > most {

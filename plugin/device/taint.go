@@ -43,7 +43,7 @@ func newTaintCommand(connection *kube.Connection, streams genericiooptions.IOStr
 	cmd := &cobra.Command{
 		Use:   "taint (NODE... | -l SELECTOR | --pod POD) [--device NAME]",
 		Short: "Taint devices of dynamic resource allocation (DRA), until the run is reverted",
-		Long: `Taint devices that a DRA driver has published for a node, as if the driver had found them unhealthy, and verify that Kubernetes applies the taint.
+		Long: `Taint devices that a DRA driver has published for a node, as the driver does with unhealthy devices, and verify that Kubernetes applies the taint.
 
 With the effect NoSchedule, the scheduler does not allocate the devices to new pods. With NoExecute, Kubernetes also deletes the pods that hold
 them, unless their ResourceClaims tolerate the taint. Nothing is changed on the node, and no pod is started there.
@@ -53,11 +53,11 @@ example with revert --expired. The cluster must serve DeviceTaintRules (feature 
 		Example: `  # Keep the scheduler from allocating device gpu-1 of node worker-3
   kubectl gpu-fault device taint worker-3 --device gpu-1
 
-  # Evict a pod that holds a device, as after a lost GPU
+  # Evict a pod that holds a device, as when a GPU is lost
   kubectl gpu-fault device taint --pod trainer-0 -n research --taint gpu.nvidia.com/xid=79:NoExecute`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t.Nodes.Names = args
-			connection.SwapFeature("device", "taint") // its roles do not need root on nodes
+			connection.SwapFeature("device", "taint") // the roles for tainting do not require root on nodes
 			if err := t.validate(); err != nil {
 				return err
 			}
@@ -70,8 +70,8 @@ example with revert --expired. The cluster must serve DeviceTaintRules (feature 
 	flags.Lookup("ttl").Usage = "Time after which revert --expired reverts the run, 10s to 24h; 0 for no end, which requires --reason"
 	flags.StringVar(&t.Nodes.Pod, "pod", "", "Select the node and the devices of this pod, in the namespace of -n")
 	flags.StringSliceVar(&t.devices, "device", nil,
-		"Name of a device in the ResourceSlices of the node; may be specified several times")
-	flags.StringVar(&t.driver, "driver", "", "DRA driver of the devices (default: the only driver of the node)")
+		"Name of a device in the node's ResourceSlices; may be specified several times")
+	flags.StringVar(&t.driver, "driver", "", "DRA driver of the devices (default: the only driver on the node)")
 	flags.StringVar(
 		&t.text,
 		"taint",
@@ -82,7 +82,7 @@ example with revert --expired. The cluster must serve DeviceTaintRules (feature 
 	return cmd
 }
 
-// validate checks everything that needs no cluster.
+// validate checks everything that does not require a cluster.
 func (t *tainting) validate() (err error) {
 	switch {
 	case len(t.devices) == 0 && t.Nodes.Pod == "":
@@ -175,7 +175,7 @@ func ruleVersion(mapper meta.RESTMapper) (string, error) {
 	return mapping.GroupVersionKind.Version, nil
 }
 
-// choose returns the selected devices of those that are published for a node.
+// choose returns the selected devices from those that are published for a node.
 func (t *tainting) choose(published []dra.Device, pod *corev1.Pod) (chosen []dra.Device, _ error) {
 	var drivers, names []string
 	for _, d := range published {
@@ -205,7 +205,7 @@ func (t *tainting) choose(published []dra.Device, pod *corev1.Pod) (chosen []dra
 		}
 	}
 	if len(names) == 0 {
-		return nil, errors.New("the pod holds no device of a ResourceClaim")
+		return nil, errors.New("the pod holds no device from a ResourceClaim")
 	}
 	for _, name := range t.devices {
 		if !slices.Contains(names, name) {
@@ -215,7 +215,7 @@ func (t *tainting) choose(published []dra.Device, pod *corev1.Pod) (chosen []dra
 	return chosen, nil
 }
 
-// TaintPermissions returns the permissions for tainting devices, in addition to those of every fault.
+// TaintPermissions returns the permissions for tainting devices, in addition to those for every fault.
 func TaintPermissions() []fault.Permission {
 	all := []fault.Permission{
 		{Verb: "list", Group: resourcev1.GroupName, Resource: "resourceslices"},
@@ -228,7 +228,7 @@ func TaintPermissions() []fault.Permission {
 	return all
 }
 
-// String returns the devices and the taint.
+// String returns a description of the devices and the taint.
 func (t *tainting) String() string {
 	text := "the devices of pod " + t.Nodes.Pod
 	if len(t.devices) > 0 {

@@ -37,13 +37,13 @@ func newUnhealthyCommand(connection *kube.Connection, streams genericiooptions.I
 	cmd := &cobra.Command{
 		Use:   "unhealthy (NODE... | -l SELECTOR | --pod POD) (--gpu GPU | --device ID)",
 		Short: "Make the kubelet consider devices unhealthy, until the run is reverted or expires",
-		Long: `Make the kubelet of a node consider devices unhealthy, as if their device plugin had reported it, and verify it in the node's status.
+		Long: `Make the kubelet of a node consider devices unhealthy, as if the device plugin had reported them, and verify the result in the node's status.
 
-The node then has fewer allocatable devices. Pods that hold an unhealthy device keep running, and their status shows it, if the kubelet
-supports this. The device plugin keeps allocating the other devices. Nothing on the node is changed or restarted.
+The node then has fewer allocatable devices. Pods that hold an unhealthy device keep running, and their status shows the device as unhealthy if
+the kubelet supports this. The device plugin keeps allocating the other devices. Nothing on the node is changed or restarted.
 
-A process on the node reports the devices to the kubelet in addition to the device plugin, until the TTL expires. The fault also ends if
-this process is killed, and if the kubelet or the device plugin restarts. This does not test whether the device plugin itself detects faults.`,
+A process on the node reports the devices to the kubelet in addition to the device plugin, until the TTL expires. The fault ends early if
+this process is killed, or if the kubelet or the device plugin restarts. This does not test whether the device plugin itself detects faults.`,
 		Example: `  # Make GPU 1 of gpu-1 unhealthy for ten minutes
   kubectl gpu-fault device unhealthy gpu-1 --gpu 1 --ttl 10m
 
@@ -71,18 +71,18 @@ this process is killed, and if the kubelet or the device plugin restarts. This d
 	flags.Lookup("ttl").Usage = "Time after which the node ends the fault unless reverted earlier, 10s to 24h"
 	flags.StringVar(&f.Nodes.Pod, "pod", "", "Select the node and the devices of this pod, in the namespace of -n")
 	flags.StringVar(&f.gpu, "gpu", "",
-		"GPU: its index in nvidia-smi, its UUID (GPU-...), its PCI address (0000:17:00), several of these (0,1), or all; with --pod, among the GPUs of the pod")
+		"GPU: its index in nvidia-smi, its UUID (GPU-...), its PCI address (0000:17:00), several of these (0,1), or all; with --pod, selects among the pod's GPUs")
 	flags.StringSliceVar(&f.devices, "device", nil,
 		"ID of a device, as printed by device list; may be specified several times")
 	flags.StringVar(&f.resource, "resource", "",
-		"Resource of the devices (default: nvidia.com/gpu, or the only resource of the node)")
+		"Resource of the devices (default: nvidia.com/gpu, or the only resource on the node)")
 	_ = cmd.RegisterFlagCompletionFunc("gpu",
 		cobra.FixedCompletions([]string{"0", "all"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("pod", completion.Pods(connection))
 	return cmd
 }
 
-// validate checks everything that needs no cluster.
+// validate checks everything that does not require a cluster.
 func (f *failing) validate() (err error) {
 	switch ways := f.gpu != "" || len(f.devices) > 0 || f.Nodes.Pod != ""; {
 	case !ways:
@@ -92,7 +92,7 @@ func (f *failing) validate() (err error) {
 	case slices.ContainsFunc(f.devices, func(id string) bool { return strings.TrimSpace(id) == "" }):
 		return errors.New("--device contains an empty ID: is a variable unset?")
 	case f.TTL.TTL == 0:
-		return errors.New("--ttl 0 is not supported: the process on the node requires a time at which it ends the fault")
+		return errors.New("--ttl 0 is not supported: the process on the node requires a time at which to end the fault")
 	}
 	if f.gpu != "" {
 		if f.gpus, err = gpus.Parse(f.gpu); err != nil {
@@ -134,7 +134,7 @@ func (f *failing) action() string { return "make " + f.String() + " unhealthy" }
 // Unhealthy describes the fault of `device unhealthy NODE --gpu GPU`.
 type Unhealthy struct {
 	Node, GPU string
-	Pod       gpus.Pod // if set, GPU is among those that it holds
+	Pod       gpus.Pod // if set, GPU selects among the GPUs that this pod holds
 	Pods      podflags.Flags
 }
 
@@ -163,16 +163,16 @@ func CheckPlugin(ctx context.Context, client kubernetes.Interface, node string) 
 	const driver = "gpu.nvidia.com"
 	devices, err := dra.PublishedOn(ctx, client, node)
 	if err != nil || !slices.ContainsFunc(devices, func(d dra.Device) bool { return d.Driver == driver }) {
-		return nil // what the node itself reports decides
+		return nil // continue: the node itself reports the registered devices
 	}
 	return fmt.Errorf("no device plugin registers the GPUs of node %s: the DRA driver %s publishes them; leave out the layer device, "+
 		"and use `kubectl gpu-fault device taint`", node, driver)
 }
 
-// Permissions returns the permissions for making devices unhealthy, in addition to those of every fault.
+// Permissions returns the permissions for making devices unhealthy, in addition to those for every fault.
 func Permissions(ledgerNamespace string) []fault.Permission {
 	return append(fault.DebugPodPermissions(ledgerNamespace),
-		// For the health of devices in the status of pods.
+		// Required for the health of devices in pod statuses.
 		fault.Permission{Verb: "list", Resource: "pods", Optional: true})
 }
 
@@ -200,7 +200,7 @@ func (f *failing) String() string {
 // describe describes the planned change and how it ends.
 func (f *failing) describe(say func(string, ...any)) {
 	say("What: the kubelet considers the devices unhealthy. The node has fewer allocatable devices; running pods are not stopped.")
-	say("How: a privileged pod%s starts a process that reports them to the kubelet. Nothing is changed or restarted.",
+	say("How: a privileged pod%s starts a process that reports the devices to the kubelet. Nothing is changed or restarted.",
 		f.Pods.OtherImage())
 	say("Duration: %s. Undo: `kubectl gpu-fault revert RUN`. The fault also ends if the kubelet or the device plugin restarts.",
 		f.TTL.String())

@@ -1,4 +1,4 @@
-// Package doctor is `kubectl gpu-fault doctor`: it gathers evidence from a cluster or a bundle, reports why GPU
+// Package doctor implements `kubectl gpu-fault doctor`: it gathers evidence from a cluster or a bundle, reports why GPU
 // workloads do not run, and can apply the few fixes that are safe.
 package doctor
 
@@ -24,17 +24,17 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 		Long: `Find out why GPU workloads do not run. Every finding quotes its evidence and the source of that evidence. Consequences are listed below their
 cause, so that the top level shows the root causes, each with a fix that is specific to this cluster.
 
-Nothing is changed. doctor reads the API. On GPU nodes that look unhealthy it also starts a privileged pod that inspects the node and is then deleted. To
+Nothing is changed. doctor reads the API. On GPU nodes that look unhealthy, it also starts a privileged pod that inspects the node and is then deleted. To
 inspect other nodes, name them or use --all-gpu-nodes. To start no pods, use --api-only. Anything that could not be checked is listed, and never counts as
 healthy.
 
-doctor inspects all namespaces. With -n NAMESPACE it omits findings about workloads in other namespaces.
+doctor inspects all namespaces. With -n NAMESPACE, it omits findings about workloads in other namespaces.
 
 --ignore-file hides findings that are known and accepted; the report shows their number. Example of such a file:
 
 ` + ignoreExample() + `
 
-The exit code is 2 if there is a finding of the --fail-on severity or worse, 1 if doctor failed, and 0 otherwise. If --fail-on is specified,
+The exit code is 2 if there is a finding of the --fail-on severity or higher, 1 if doctor failed, and 0 otherwise. If --fail-on is specified,
 the exit code is also 2 if a check could not run, for example for lack of permissions, unless --allow-unknown is set.`,
 		Example: `  # Diagnose the cluster
   kubectl gpu-fault doctor
@@ -101,7 +101,7 @@ func (o *options) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 	flags.StringVar(&o.ignoreFile, "ignore-file", "",
 		"YAML file that lists findings to hide")
 	flags.StringVar(&o.signatureFile, "signatures", "",
-		"YAML file with error messages that doctor should know in addition; see: doctor signatures --help")
+		"YAML file with additional error messages that doctor should recognize; see: doctor signatures --help")
 	flags.BoolVar(&o.ignoreInjected, "ignore-injected", false,
 		"Diagnose as if the faults injected by this tool were unknown")
 	flags.DurationVar(&o.since, "since", 0,
@@ -109,7 +109,7 @@ func (o *options) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 	flags.StringVar(&o.html, "html", "", "File to also write the report to, as a self-contained page")
 	flags.StringVar(&o.fix, "fix", "", "ID of the root cause to fix, if that is safe: "+strings.Join(fixable(),
 		", ")+"; ID=OBJECT if several root causes match")
-	o.dryRun.AddFlag(cmd, "With --fix: none, client (show what would be done) or server (also run the server's checks); changes nothing and starts no pods", dryrun.Modes()...)
+	o.dryRun.AddFlag(cmd, "With --fix: none, client (show what would be done) or server (also run the server's checks); dry runs change nothing and start no pods", dryrun.Modes()...)
 	flags.BoolVarP(&o.yes, "yes", "y", false, "With --fix: do not ask for confirmation")
 	flags.IntVar(&o.parallel, "parallel", o.parallel, "Number of nodes to inspect in parallel")
 	o.pods.AddFlags(cmd)

@@ -83,7 +83,7 @@ func TestCommandLinesThatMakeNoSense(t *testing.T) {
 		"unknown output format":                             {"-o", "xml"},
 		"does not exist":                                    {"--html", filepath.Join(dir, "no", "x.html")},
 		"is a directory":                                    {"--html", dir},
-		"name the same file":                                {"--html", "x", "--bundle", "./x"},
+		"specify the same file":                             {"--html", "x", "--bundle", "./x"},
 		"--yes requires --fix":                              {"--yes"},
 		"--dry-run requires --fix":                          {"--dry-run=client"},
 		"--fix requires a cluster":                          {"--fix", doctor.Checks()[0].ID, "--from-bundle", "x"},

@@ -21,7 +21,7 @@ import (
 func newExplainCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	return &cobra.Command{
 		Use:   "explain CHECK",
-		Short: "Explain what a check reads, how it concludes, and what its findings cause",
+		Short: "Explain what a check reads, how it reaches its conclusion, and what its findings cause",
 		Example: `  kubectl gpu-fault doctor explain rt.wrong-instance
 
   # List all checks
@@ -38,7 +38,7 @@ func newExplainCommand(streams genericiooptions.IOStreams) *cobra.Command {
 			if err := known("explain", []string{id}); err != nil {
 				return err
 			}
-			return fmt.Errorf("explain: must be one check, not a pattern; see: kubectl gpu-fault doctor checks")
+			return fmt.Errorf("explain: specify one check, not a pattern; see: kubectl gpu-fault doctor checks")
 		},
 		ValidArgsFunction: func(
 			cmd *cobra.Command, args []string, prefix string,
@@ -73,7 +73,7 @@ func explain(streams genericiooptions.IOStreams, c engine.Check, all []engine.Ch
 	section("Layer", string(c.Layer))
 	section("Needs", needs(c))
 	section("Reads", c.Reads)
-	section("How it concludes", c.Why)
+	section("How it reaches its conclusion", c.Why)
 	section("Explains, if both concern the same node or pod", described(expand(c.Explains, all), all))
 	section("Is explained by", described(causes(c, all), all))
 	section("Seen in", strings.Join(report.Sources(c), "\n"))
@@ -179,7 +179,7 @@ func newChecksCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	var format printer.Format
 	cmd := &cobra.Command{
 		Use:   "checks",
-		Short: "List the checks, what each looks for, and what it needs",
+		Short: "List the checks, with the problem that each detects and the data that it needs",
 		Example: `  kubectl gpu-fault doctor checks
 
   # List all details as JSON

@@ -38,16 +38,16 @@ const (
 
 func fixable() []string { return []string{fixCapacity, fixHandler, fixInjected} }
 
-// repair is what --fix does: either a plan for a session, or runs to revert.
+// repair is the work of --fix: either a plan for a session, or runs to revert.
 type repair struct {
 	plan fault.Plan
-	// says has a line for each change, diff shows the objects to create, and done is printed after the changes.
+	// says contains a line for each change, diff shows the objects to create, and done is printed after the changes.
 	says, done []string
 	diff       string
-	revert     []string // IDs of runs
+	revert     []string // IDs of the runs to revert
 }
 
-// everyPod is how often --fix polls for the new pod.
+// everyPod is the interval at which --fix polls for the new pod.
 const everyPod = 500 * time.Millisecond
 
 // fixRoot examines a snapshot and fixes the root cause that --fix names.
@@ -115,7 +115,7 @@ func (e *examination) printDone(fix repair, suffix string) error {
 }
 
 // rootToFix returns the root cause with the given ID or, if there are several, the one about the given object. If the
-// root cause must be fixed by hand, the error describes how.
+// root cause must be fixed manually, the error describes how.
 func rootToFix(r doctor.Report, id, object string) (finding.Finding, error) {
 	var found, consequences []finding.Finding
 	var others []string
@@ -138,7 +138,7 @@ func rootToFix(r doctor.Report, id, object string) (finding.Finding, error) {
 				id, strings.Join(consequences[0].CausedBy, ", "))
 	case len(found) == 0 && len(others) == 0:
 		return finding.Finding{},
-			fmt.Errorf("--fix %s: not found; no other findings either, so there is nothing to fix", id)
+			fmt.Errorf("--fix %s: not found; there are no findings to fix", id)
 	case len(found) == 0:
 		return finding.Finding{},
 			fmt.Errorf("--fix %s: not found; root causes: %s", id, strings.Join(others, ", "))
@@ -160,7 +160,7 @@ func rootToFix(r doctor.Report, id, object string) (finding.Finding, error) {
 	return found[0], nil
 }
 
-// about returns the first root cause about an object, narrowed to that object. The object may be named as NAME, as
+// about returns the first root cause about an object, narrowed to that object. The object is named as NAME, as
 // NAMESPACE/NAME, or as in reports.
 func about(found []finding.Finding, object string) (finding.Finding, bool) {
 	for _, f := range found {
@@ -194,7 +194,7 @@ func choices(found []finding.Finding) string {
 // byHand returns an error that describes how to fix a finding that doctor cannot fix itself.
 func byHand(f finding.Finding) error {
 	text := fmt.Sprintf(
-		"--fix %s: nothing was changed: doctor cannot fix this safely; fix it by hand.\n%s", f.ID,
+		"--fix %s: nothing was changed: doctor cannot fix this safely; fix it manually.\n%s", f.ID,
 		f.Fix.Text,
 	)
 	for _, line := range slices.Concat(strings.Split(strings.TrimRight(f.Fix.Values, "\n"), "\n"), f.Fix.Commands) {
@@ -234,7 +234,7 @@ func objectsOf(f finding.Finding) []finding.Object {
 	return []finding.Object{f.Object}
 }
 
-// reverting returns a repair that reverts the runs that the finding names, or that changed its objects.
+// reverting returns a repair that reverts the runs that the finding names, or the runs that changed its objects.
 func reverting(s *snapshot.Snapshot, root finding.Finding) (repair, error) {
 	var fix repair
 	about := func(run snapshot.Run) bool {
@@ -253,7 +253,7 @@ func reverting(s *snapshot.Snapshot, root finding.Finding) (repair, error) {
 	if len(fix.revert) == 0 {
 		return fix,
 			errors.New(
-				"could not determine which run caused this; see kubectl gpu-fault list and kubectl gpu-fault revert RUN",
+				"could not determine which run caused this; use kubectl gpu-fault list and kubectl gpu-fault revert RUN",
 			)
 	}
 	return fix, nil
@@ -265,7 +265,7 @@ func (e *examination) revert(ctx context.Context, cluster *kube.Cluster, engine 
 			"--dry-run=server: most of a revert happens on nodes, which a server dry run cannot check; use --dry-run=client",
 		)
 	}
-	// The records may have changed since the snapshot: show their current contents, and revert only those.
+	// The records may have changed since the snapshot. Show their current contents, and revert only those runs.
 	var runs []ledger.Run
 	for _, id := range fix.revert {
 		run, err := engine.Ledger.Get(ctx, id)
@@ -373,13 +373,13 @@ func withHandler(s *snapshot.Snapshot, handler string) []string {
 	return names
 }
 
-// restartPlugin returns a repair that deletes the device plugin's pod on the finding's nodes: a pod that is running and
+// restartPlugin returns a repair that deletes a pod of the device plugin on the finding's nodes. The pod is running and
 // Ready, but advertises no devices.
 func (e *examination) restartPlugin(
 	ctx context.Context, cluster *kube.Cluster, s *snapshot.Snapshot, root finding.Finding,
 ) (repair, error) {
 	fix := repair{}
-	if root.Subject.Kind != "" { // the pod's template is wrong, so a restart does not help
+	if root.Subject.Kind != "" { // the pod's template is wrong, so recreating the pod does not help
 		return fix, byHand(root)
 	}
 	for _, o := range objectsOf(root) {
@@ -405,7 +405,7 @@ func (e *examination) restartPlugin(
 			fix.plan.Needs = fault.Permissions(fix.plan.Needs, fixes.Permissions(p.Namespace))
 			fix.plan.Changes = append(fix.plan.Changes, change)
 			fix.says = append(fix.says, fmt.Sprintf(
-				"delete pod %s/%s on node %s; its DaemonSet recreates it. GPU pods keep running; this cannot and need not be undone",
+				"delete pod %s/%s on node %s; its DaemonSet recreates it. GPU pods keep running. This cannot be undone, and does not need to be",
 				p.Namespace, p.Name, o.Name,
 			))
 			fix.done = append(fix.done, fmt.Sprintf("pod/%s deleted", p.Name))

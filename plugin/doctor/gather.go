@@ -23,20 +23,20 @@ import (
 
 // source collects snapshots from a cluster without privileged pods.
 type source interface {
-	// API reads the objects and related data: logs, Helm releases, and image information from registries. What it could
-	// not read is in Missing.
+	// API reads the objects and related data: logs, Helm releases, and image information from registries. Missing lists
+	// what could not be read.
 	API(ctx context.Context) (*snapshot.Snapshot, error)
 	// Suspicious returns the GPU nodes that look unhealthy according to the API.
 	Suspicious(s *snapshot.Snapshot) []string
 }
 
-// reader reads nodes by means of pods.
+// reader reads nodes through pods.
 type reader interface {
 	// Admitted returns an error if a pod that reads the node would not be admitted. It creates no pod.
 	Admitted(ctx context.Context, nodeName string) error
-	// Prepare creates the pods' namespace if it does not exist, and reports whether it did.
+	// Prepare creates the namespace for the pods if it does not exist, and reports whether it did.
 	Prepare(ctx context.Context) (created bool, err error)
-	// Read reads a node by means of a pod, which it always deletes.
+	// Read reads a node through a pod, which it always deletes.
 	Read(ctx context.Context, nodeName string, progress func(text string)) (*api.Diagnosis, error)
 }
 
@@ -46,7 +46,7 @@ type gathering struct {
 	source    source
 	reader    reader
 	show      *progress.Reporter
-	namespace string // of the pods
+	namespace string // namespace of the pods
 }
 
 // gather returns all evidence that it can get. It fails only if there is no evidence at all, or if ctx is canceled.
@@ -63,7 +63,7 @@ func (g *gathering) gather(ctx context.Context) (*snapshot.Snapshot, error) {
 	}
 	s.Meta.APIOnly = g.startsNoPod()
 	if g.startsNoPod() && !g.apiOnly {
-		g.show.Note("a dry run starts no pods, so no node is read; checks that need nodes report unknown")
+		g.show.Note("a dry run starts no pods, so no nodes are inspected; checks that need nodes report unknown")
 	}
 	names, err := g.choose(s)
 	if err != nil {
@@ -111,7 +111,7 @@ func (g *gathering) choose(s *snapshot.Snapshot) ([]string, error) {
 		return nil, nil
 	default:
 		why = engine.NotAsked +
-			": according to the API it looks healthy, or like others that were read (--all-gpu-nodes reads it too)"
+			": according to the API, it looks healthy or similar to nodes that were inspected (to include it, use --all-gpu-nodes)"
 		names = g.source.Suspicious(s)
 	}
 	slices.Sort(names)
@@ -179,7 +179,7 @@ func selected(s *snapshot.Snapshot, selector string) ([]string, error) {
 	return names, nil
 }
 
-// reachable returns the named nodes without those on which our pods would not start, to avoid waiting for them.
+// reachable returns the named nodes without those on which pods of doctor would not start, to avoid waiting for them.
 func (g *gathering) reachable(s *snapshot.Snapshot, names []string) []string {
 	return slices.DeleteFunc(names, func(name string) bool {
 		i := slices.IndexFunc(s.Nodes, func(n corev1.Node) bool { return n.Name == name })
@@ -188,11 +188,11 @@ func (g *gathering) reachable(s *snapshot.Snapshot, names []string) []string {
 		}
 		why := ""
 		if os := s.Nodes[i].Labels[corev1.LabelOSStable]; os != "" && os != "linux" {
-			why = "not read: the node runs " + os
+			why = "not inspected: the node runs " + os
 		}
 		for _, c := range s.Nodes[i].Status.Conditions {
 			if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
-				why = "not read: the node is not Ready, so no pod would start on it"
+				why = "not inspected: the node is not Ready, so no pod would start on it"
 			}
 		}
 		if why != "" {
@@ -202,16 +202,16 @@ func (g *gathering) reachable(s *snapshot.Snapshot, names []string) []string {
 	})
 }
 
-// read reads several nodes at a time by means of pods. A node that cannot be read is recorded in Missing and does not
+// read reads several nodes at a time through pods. A node that cannot be read is recorded in Missing and does not
 // affect the others.
 func (g *gathering) read(ctx context.Context, s *snapshot.Snapshot, names []string) {
 	if err := g.reader.Admitted(ctx, names[0]); err != nil && ctx.Err() == nil {
-		g.show.Note(fmt.Sprintf("no node is read, because privileged pods are not allowed in namespace %q: %s",
+		g.show.Note(fmt.Sprintf("no node is inspected, because privileged pods are not allowed in namespace %q: %s",
 			g.namespace,
 			reason(err)))
 		g.show.Note("checks that need nodes report unknown; use --api-only to skip them")
 		for _, name := range names {
-			missing(s, name, "not read: privileged pods are not allowed: "+reason(err))
+			missing(s, name, "not inspected: privileged pods are not allowed: "+reason(err))
 		}
 		return
 	}
@@ -221,9 +221,9 @@ func (g *gathering) read(ctx context.Context, s *snapshot.Snapshot, names []stri
 		return // canceled, so no message is needed
 	}
 	if err != nil {
-		g.show.Note(fmt.Sprintf("no node is read: %s", reason(err)))
+		g.show.Note(fmt.Sprintf("no node is inspected: %s", reason(err)))
 		for _, name := range names {
-			missing(s, name, "not read: "+reason(err))
+			missing(s, name, "not inspected: "+reason(err))
 		}
 		return
 	}
@@ -244,7 +244,7 @@ func (g *gathering) read(ctx context.Context, s *snapshot.Snapshot, names []stri
 			}
 			found[i], failed[i] = g.reader.Read(ctx, name, func(text string) { g.show.Step(name, text) })
 			if failed[i] != nil && ctx.Err() == nil {
-				g.show.Step(name, "not read: "+reason(failed[i]))
+				g.show.Step(name, "not inspected: "+reason(failed[i]))
 			}
 			return nil
 		})
@@ -254,14 +254,14 @@ func (g *gathering) read(ctx context.Context, s *snapshot.Snapshot, names []stri
 		if found[i] != nil {
 			s.AddHost(name, found[i])
 		} else {
-			missing(s, name, "not read: "+reason(failed[i]))
+			missing(s, name, "not inspected: "+reason(failed[i]))
 			s.Missing[len(s.Missing)-1].NotStarted = notStarted(failed[i])
 		}
 	}
 }
 
-// notStarted returns the message of the kubelet or the runtime for a pod that did not start, if the node is at fault
-// and not the image or a policy; otherwise it returns "".
+// notStarted returns the message of the kubelet or the runtime for a pod that did not start because of the node. If the
+// cause is the image or a policy, it returns "".
 func notStarted(err error) string {
 	var failure *debugpod.StartError
 	if !errors.As(err, &failure) || failure.Pulls {
@@ -279,7 +279,7 @@ func missing(s *snapshot.Snapshot, name, why string) {
 	s.Missing = append(s.Missing, snapshot.Missing{What: "nodes/" + name, Why: why})
 }
 
-// reason returns an error as one line, without details that are irrelevant to a report.
+// reason returns an error as one line, without details that are irrelevant in a report.
 func reason(err error) string {
 	if err == nil {
 		return "unknown error"

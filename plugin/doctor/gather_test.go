@@ -123,11 +123,11 @@ func TestWhichNodesAreRead(t *testing.T) {
 		},
 		"by label": {
 			func(g *gathering) { g.selector = "pool=a" }, "gpu-1 gpu-2 gpu-3",
-			[]string{"nodes/gpu-4: not read: the node is not Ready"},
+			[]string{"nodes/gpu-4: not inspected: the node is not Ready"},
 		},
 		"all": {
 			func(g *gathering) { g.allGPUNodes = true }, "gpu-1 gpu-2 gpu-3",
-			[]string{"nodes/gpu-4: not read: the node is not Ready"},
+			[]string{"nodes/gpu-4: not inspected: the node is not Ready"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestSuspiciousNodesAreRead(t *testing.T) {
 	}
 	s, r, _, err := gatherWith(t, func(g *gathering) { g.source = fakeSource{looking: []string{"gpu-3"}} })
 	if err != nil || strings.Join(r.read, " ") != "gpu-3" ||
-		!strings.Contains(whys(s), "nodes/gpu-1: not asked for: according to the API it looks healthy") {
+		!strings.Contains(whys(s), "nodes/gpu-1: not asked for: according to the API, it looks healthy") {
 		t.Errorf("read %v (%v); missing:\n%s", r.read, err, whys(s))
 	}
 	for _, c := range doctor.Checks() {
@@ -185,7 +185,7 @@ func TestWhatCannotBeReadIsMissing(t *testing.T) {
 			&fakeReader{refused: errors.New(`pods "x" is forbidden: violates PodSecurity "restricted"`)}
 	})
 	if err != nil || len(r.read) > 0 || len(s.Hosts) > 0 ||
-		!strings.Contains(whys(s), "nodes/gpu-2: not read: privileged pods are not allowed") {
+		!strings.Contains(whys(s), "nodes/gpu-2: not inspected: privileged pods are not allowed") {
 		t.Errorf("without the right to make pods: %v, read %v, missing:\n%s", err, r.read, whys(s))
 	}
 	if strings.Count(talk, "violates PodSecurity") != 1 || !strings.Contains(talk, "unknown") {
@@ -193,7 +193,7 @@ func TestWhatCannotBeReadIsMissing(t *testing.T) {
 	}
 	dead := &fakeReader{broken: errors.New("the node went away")}
 	s, _, talk, err = gatherWith(t, func(g *gathering) { g.allGPUNodes, g.reader = true, dead })
-	if err != nil || len(s.Hosts) != 2 || !strings.Contains(whys(s), "nodes/gpu-2: not read: the node went away") ||
+	if err != nil || len(s.Hosts) != 2 || !strings.Contains(whys(s), "gpu-2: not inspected: the node went away") ||
 		!strings.Contains(talk, "went away") {
 		t.Errorf("with a node that dies: %v, %d hosts, missing:\n%s\nsaid:\n%s", err, len(s.Hosts), whys(s), talk)
 	}

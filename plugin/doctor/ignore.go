@@ -12,7 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// ignoreKind is the kind of ignore files.
+// ignoreKind is the kind of an ignore file.
 const ignoreKind = "DoctorIgnore"
 
 // ignoreList is the content of an ignore file.

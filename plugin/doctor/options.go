@@ -35,12 +35,12 @@ type options struct {
 	signatureFile       string
 	ignoreInjected      bool
 	since               time.Duration
-	namespace           string // of -n, if specified
+	namespace           string // value of -n, if specified
 	output, html        string
 
 	fix       string
 	dryRun    dryrun.Mode
-	fixObject string // which of several root causes: the part after "=" in --fix
+	fixObject string // selects one of several root causes: the part after "=" in --fix
 	yes       bool
 	parallel  int
 	pods      podflags.Flags
@@ -52,7 +52,7 @@ type options struct {
 // never is the only value of --fail-on that is not a severity.
 const never = "never"
 
-// defaultParallel is high enough for pods to start in parallel, but does not flood registries.
+// defaultParallel is high enough for pods to start in parallel, but low enough not to overload registries.
 const defaultParallel = 10
 
 func newOptions() *options {
@@ -103,7 +103,7 @@ func (o *options) checkSource(changed func(string) bool) error {
 	switch {
 	case o.bundle != "" && o.fromBundle != "":
 		return errors.New(
-			"--bundle and --from-bundle are mutually exclusive: the former writes the evidence, the latter reads it",
+			"--bundle and --from-bundle are mutually exclusive: one writes the evidence, the other reads it",
 		)
 	case o.fromBundle != "" && ways > 0:
 		return errors.New(
@@ -194,12 +194,12 @@ func (o *options) checkFiles() error {
 		}
 	}
 	if o.bundle != "" && filepath.Clean(o.bundle) == filepath.Clean(o.html) {
-		return errors.New("--bundle and --html name the same file")
+		return errors.New("--bundle and --html specify the same file")
 	}
 	return nil
 }
 
-// startsNoPod reports whether only the API is read, as with --api-only and in a dry run.
+// startsNoPod reports whether only the API is read, which is the case with --api-only and in a dry run.
 func (o *options) startsNoPod() bool { return o.apiOnly || o.fix != "" && o.dryRun != "none" }
 
 // needsNodes reports whether one of the chosen checks reads nodes.
@@ -208,7 +208,7 @@ func (o *options) needsNodes() bool {
 		func(c engine.Check) bool { return slices.Contains(c.Needs, engine.NeedNode) })
 }
 
-// chosen returns the checks to run.
+// chosen returns the selected checks.
 func (o *options) chosen() []engine.Check {
 	all := doctor.Checks()
 	if len(o.checks) == 0 {
@@ -247,7 +247,7 @@ func known(flag string, patterns []string) error {
 	return nil
 }
 
-// families returns the families of check IDs: the parts before the dot.
+// families returns the families of check IDs, which are the parts before the dot.
 func families(ids []string) []string {
 	var all []string
 	for _, id := range ids {

@@ -2,11 +2,11 @@ package doctor
 
 import "github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 
-// Permissions returns the permissions that doctor needs for all its checks: to list objects, to read logs, to get the
-// ConfigMaps that pods mount and that of CoreDNS, the Services that they fail to reach and the volumes that keep them
-// from being scheduled, and, unless apiOnly is set, to read nodes by means of pods. Permissions to read the API are
-// optional; doctor reports what it could not read. Permission to read secrets, in which Helm stores releases, is
-// omitted on purpose.
+// Permissions returns the permissions that doctor needs for all its checks: to list objects, to read logs, and to get
+// the ConfigMaps that pods mount, CoreDNS's ConfigMap, the Services that pods fail to reach and the volumes that keep
+// pods from being scheduled. Unless apiOnly is set, it includes the permissions to read nodes through pods. Permissions
+// to read the API are optional; doctor reports what it could not read. Permission to read Secrets, in which Helm stores
+// releases, is omitted on purpose.
 func Permissions(ledgerNamespace string, apiOnly bool) []fault.Permission {
 	all := []fault.Permission{
 		{Verb: "get", Resource: "pods/log", Optional: true},
@@ -44,7 +44,7 @@ func Permissions(ledgerNamespace string, apiOnly bool) []fault.Permission {
 func podPermissions(namespace string) []fault.Permission {
 	all := []fault.Permission{{Verb: "get", Resource: "nodes"}, {Verb: "get", Resource: "namespaces"}}
 	for _, p := range fault.DebugPodPermissions(namespace) {
-		if p.Group != "batch" { // doctor's pods do not belong to a run
+		if p.Group != "batch" { // pods of doctor do not belong to a run
 			all = append(all, p)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 )
 
-// podReader reads nodes by means of debug pods.
+// podReader reads nodes through debug pods.
 type podReader struct {
 	cluster *kube.Cluster
 	store   *ledger.Store
@@ -27,7 +27,7 @@ func newPodReader(cluster *kube.Cluster, connection *kube.Connection, pods podfl
 // Admitted implements reader.
 func (p *podReader) Admitted(ctx context.Context, nodeName string) error {
 	missing, _, err := fault.Missing(ctx, p.cluster.Client, podPermissions(p.store.Namespace), fault.DefaultParallel)
-	if err == nil && len(missing) > 0 { // if the review failed, just try
+	if err == nil && len(missing) > 0 { // if the access review failed, try anyway
 		roles := fault.RolesFor([]string{"doctor"}, "", "")
 		return &fault.PermissionError{Missing: missing, Command: p.store.Command(roles...)}
 	}
@@ -62,7 +62,7 @@ func (p *podReader) Read(
 	if err != nil {
 		return nil, err
 	}
-	late := fmt.Errorf("timed out after %s reading the node, although the pod ran; raise --timeout", p.pods.Timeout)
+	late := fmt.Errorf("timed out after %s: the pod was running, but reading the node took too long; increase --timeout", p.pods.Timeout)
 	limited, cancel := context.WithTimeoutCause(ctx, p.pods.Timeout, late)
 	defer cancel()
 	defer func() {
@@ -81,10 +81,10 @@ func (p *podReader) Read(
 	return found, err
 }
 
-// explaining is the time beyond --timeout to find out why the pod does not run, and to delete it.
+// explaining is the time in addition to --timeout for determining why the pod is not running, and for deleting it.
 const explaining = 15 * time.Second
 
-// start starts the pod. The runner enforces --timeout itself, and then reports what the pod was waiting for.
+// start starts the pod. The runner enforces --timeout itself, and then reports the reason why the pod did not start.
 func (p *podReader) start(ctx context.Context, id, nodeName string, progress func(string)) (*debugpod.Session, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.pods.Timeout+explaining,
 		fmt.Errorf("not started within %s", p.pods.Timeout))

@@ -59,7 +59,7 @@ func TestAPodThatDoesNotStartIsEvidence(t *testing.T) {
 	p := &podReader{&kube.Cluster{Client: client}, ledger.New(client, "gpu-fault"), podflags.New()}
 	p.pods.Timeout = 50 * time.Millisecond
 	_, err := p.Read(t.Context(), "gpu-1", func(string) {})
-	if !strings.Contains(notStarted(err), "the kubelet has not seen it yet") {
+	if !strings.Contains(notStarted(err), "the kubelet has not processed the pod yet") {
 		t.Errorf("a pod that never starts ends with %v", err)
 	}
 }

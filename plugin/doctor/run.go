@@ -56,8 +56,8 @@ func (e *examination) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// A cluster with 50,000 pods takes a third of a gigabyte of live memory; Go's default would allow as much again in
-	// garbage.
+	// A cluster with 50,000 pods uses a third of a gigabyte of live memory. Go's default would allow the same amount of
+	// garbage in addition.
 	defer debug.SetGCPercent(debug.SetGCPercent(50))
 	show := progress.New(e.streams.ErrOut)
 	g := &gathering{
@@ -82,7 +82,7 @@ func (e *examination) run(ctx context.Context) error {
 func (e *examination) unreadable(ctx context.Context, cluster *kube.Cluster) string {
 	_, missing, err := fault.Missing(ctx, cluster.Client, Permissions(e.connection.LedgerNamespace, true),
 		fault.DefaultParallel)
-	if err != nil || len(missing) == 0 { // if the review failed, just try
+	if err != nil || len(missing) == 0 { // if the access review failed, try anyway
 		return ""
 	}
 	var words []string
@@ -106,13 +106,13 @@ func (e *examination) conclude(s *snapshot.Snapshot) error {
 		return err
 	}
 	if fails, why := e.gate().Fails(r); fails {
-		return &usage.Verdict{Message: why} // the report has the details
+		return &usage.Verdict{Message: why} // the report contains the details
 	}
 	return nil
 }
 
-// gate returns the condition for the report to fail. With an explicit --fail-on, it also fails if a check could not
-// run.
+// gate returns the condition for the report to fail. If --fail-on is specified, the report also fails if a check could
+// not run.
 func (e *examination) gate() report.Gate {
 	if e.failOn == never {
 		return report.Gate{FailOn: finding.Error}
@@ -136,7 +136,7 @@ func (e *examination) print(r doctor.Report) error {
 			Width: report.WidthFor(printer.Width(out)), Color: printers.AllowsColorOutput(printer.Raw(out)),
 			Wide: e.output == "wide",
 		}
-		return text.Write(printer.Raw(out), r) // Write sanitizes untrusted strings itself
+		return text.Write(printer.Raw(out), r) // Write already sanitizes untrusted strings
 	case "junit":
 		return report.JUnit(out, r, e.chosen(), e.gate())
 	case "sarif":
@@ -159,7 +159,7 @@ func (e *examination) writeBundle(s *snapshot.Snapshot) error {
 	return err
 }
 
-// removed describes the secrets that are not in the bundle, by place.
+// removed describes the secrets that were removed from the bundle, by place.
 func removed(places map[string]int) string {
 	all := slices.SortedFunc(maps.Keys(places), func(a, b string) int {
 		return cmp.Or(cmp.Compare(places[b], places[a]), cmp.Compare(a, b))
@@ -170,7 +170,7 @@ func removed(places map[string]int) string {
 		texts = append(texts, fmt.Sprintf("%s %d", place, places[place]))
 	}
 	if total == 0 {
-		return "The bundle has no values that look like secrets."
+		return "The bundle contains no values that look like secrets."
 	}
 	return fmt.Sprintf("Removed %s that may be secret: %s.", count.Of(total, "value"), strings.Join(texts, ", "))
 }

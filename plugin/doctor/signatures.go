@@ -19,7 +19,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// maxSignatureFile is the maximum size of a file of signatures in bytes.
+// maxSignatureFile is the maximum size of a signature file in bytes.
 const maxSignatureFile = 4 << 20
 
 // readSignatures reads the user's own signatures. It returns nil if the name is empty.
@@ -61,27 +61,27 @@ func newSignaturesCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	var format printer.Format
 	cmd := &cobra.Command{
 		Use:   "signatures [ID]",
-		Short: "List the error messages that doctor knows, and what each means",
-		Long: `List the error messages that doctor knows, and what each means. A finding about a symptom, such as a pod that crashes, takes its
+		Short: "List the error messages that doctor recognizes, with the meaning of each",
+		Long: `List the error messages that doctor recognizes, with the meaning of each. A finding about a symptom, such as a crashing pod, takes its
 title, cause and fix from the signature that matches the pod's messages.
 
-doctor --signatures FILE adds your own. The file has the list "signatures" of the same fields:
+doctor --signatures FILE adds your own. The file contains the list "signatures" with the same fields:
 
   signatures:
   - id: license-server-down
     match: 'license checkout failed: (\S+) unreachable'
     layer: workload
     title: the license server {1} is down
-    cause: The program needs a license at its start.
+    cause: The program needs a license when it starts.
     confidence: likely
-    fix: Start the license server, and restart the pod.
+    fix: Start the license server, and recreate the pod.
     commands: ['kubectl -n {namespace} delete pod {pod}']
     sources: [internal wiki]
     example: 'license checkout failed: lic-1:27000 unreachable'
 
 Optional fields: in (event, status, log, kernel, unit or spec; by default the first three), also and
-unless (a line of the same pod that must or must not exist), platforms (another fix on talos, gke,
-eks, ...), runs (true if the message is a problem even if the pod runs).
+unless (a line of the same pod that must or must not exist), platforms (a different fix on talos, gke,
+eks, ...), runs (true if the message indicates a problem even if the pod is running).
 
 also, unless and in: [spec] can also match facts about the pod and its node, one per line:
 

@@ -20,7 +20,7 @@ import (
 type clusterSource struct {
 	*options
 	cluster   *kube.Cluster
-	namespace string // of the ledger
+	namespace string // namespace of the ledger
 	show      *progress.Reporter
 }
 
@@ -40,7 +40,7 @@ func (c *clusterSource) API(ctx context.Context) (*snapshot.Snapshot, error) {
 	return s, nil
 }
 
-// Limits on the nodes that are read without being requested. Of nodes with the same findings, a few are enough.
+// Limits on the nodes that are read without being requested. A few of the nodes with the same findings are sufficient.
 const (
 	mostSuspicious = 20
 	mostAlike      = 3
@@ -51,10 +51,10 @@ func (c *clusterSource) Suspicious(s *snapshot.Snapshot) []string {
 	return suspicious(doctor.Examine(s, doctor.Options{}))
 }
 
-// suspicious returns the GPU nodes with findings, but only a few of those with the same findings. If no finding names a
-// GPU node, it returns the first few.
+// suspicious returns the GPU nodes with findings, but only a few of those with the same findings. If no finding is
+// about a GPU node, it returns the first few.
 func suspicious(r doctor.Report) []string {
-	looks := map[string][]string{} // the IDs of what was found, by node
+	looks := map[string][]string{} // the IDs of the findings, by node
 	wrong := false
 	for _, f := range r.Items {
 		if f.Root && f.Severity == finding.Info {

@@ -13,7 +13,7 @@ import (
 // Mode is the value of --dry-run.
 type Mode string
 
-// The modes, as in kubectl.
+// The modes are the same as in kubectl.
 const (
 	None   Mode = "none"
 	Client Mode = "client" // only print what would be done
@@ -24,7 +24,7 @@ const (
 // changes on nodes.
 func Modes() []Mode { return []Mode{None, Client, Server} }
 
-// Usage describes the flag of most commands that support all modes.
+// Usage describes the flag for most commands that support all modes.
 const Usage = "none, client (only print what would be done) or server (also run all checks)"
 
 // AddFlag registers --dry-run with the supported modes.

@@ -1,4 +1,4 @@
-// Package expect adds --expect to commands that inject faults, and shows what the cluster does about a fault.
+// Package expect adds --expect to commands that inject faults, and shows how the cluster reacts to a fault.
 package expect
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// Flags are --expect, --expect-not and --within.
+// Flags holds the values of --expect, --expect-not and --within.
 type Flags struct {
 	expect, not []string
 	within      []string
@@ -27,14 +27,14 @@ type Flags struct {
 // DefaultWithin is long enough for detectors that poll, and for a drain.
 const DefaultWithin = 5 * time.Minute
 
-// AddFlags registers the flags, and the formats of reports.
+// AddFlags registers the flags, and the report formats.
 func (f *Flags) AddFlags(cmd *cobra.Command, format *printer.Format) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.expect, "expect", nil,
-		"Reactions of the cluster to wait for, such as cordon,drain or cordon=NVSentinel; exit code 2 if one does not happen")
+		"Reactions of the cluster to wait for, such as cordon,drain or cordon=NVSentinel; the exit code is 2 if one does not happen")
 	flags.StringSliceVar(&f.not, "expect-not", nil, "Reactions that must not happen")
 	flags.StringSliceVar(&f.within, "within", nil,
-		"Time for the reactions, from the proof of the fault, such as 2m, or of some of them, such as cordon=2m,drain=9m "+
+		"Time for the reactions after the fault has been verified, such as 2m, or for some of them, such as cordon=2m,drain=9m "+
 			"(default 5m)")
 	for _, name := range []string{"expect", "expect-not"} {
 		_ = cmd.RegisterFlagCompletionFunc(name, completeReactions)
@@ -61,11 +61,11 @@ func completeReactions(_ *cobra.Command, _ []string, prefix string) ([]cobra.Com
 // Given reports whether a reaction is expected.
 func (f *Flags) Given() bool { return len(f.expect)+len(f.not) > 0 }
 
-// Validate returns an error if a reaction is unknown, or a flag has no effect.
+// Validate returns an error if a reaction is unknown or a flag has no effect.
 func (f *Flags) Validate(format printer.Format) error {
 	if !f.Given() {
 		if slices.Contains(Formats(), format.Output) {
-			return fmt.Errorf("-o %s requires --expect or --expect-not: it reports whether the cluster reacted",
+			return fmt.Errorf("-o %s requires --expect or --expect-not: this format reports whether the cluster reacted",
 				format.Output)
 		}
 		return nil
@@ -101,7 +101,7 @@ func (f *Flags) expectations(words []string, not bool) ([]experiment.Expectation
 	for _, word := range words {
 		name, by, given := strings.Cut(strings.TrimSpace(word), "=")
 		if given && by == "" {
-			return nil, fmt.Errorf("%q says nobody: use REACTION=NAME, where NAME is a system or a field manager", word)
+			return nil, fmt.Errorf("%q has no name after =: use REACTION=NAME, with the name of a system or a field manager", word)
 		}
 		known, err := reaction.Parse(name)
 		if err != nil {
@@ -111,7 +111,7 @@ func (f *Flags) expectations(words []string, not bool) ([]experiment.Expectation
 		if slices.ContainsFunc(all, func(a experiment.Expectation) bool {
 			return a.Reaction == e.Reaction && a.By == e.By
 		}) {
-			return nil, fmt.Errorf("%s is there twice", word)
+			return nil, fmt.Errorf("%s is specified twice", word)
 		}
 		if by != "" {
 			e.Name += " by " + by
@@ -134,8 +134,8 @@ func (f *Flags) Needs() []fault.Permission {
 	return Permissions()
 }
 
-// Check returns an error if a permission for observing the cluster is missing, and what is not observed without an
-// optional one.
+// Check returns an error if a required permission for observing the cluster is missing. unseen describes what is not
+// observed because an optional permission is missing.
 func Check(ctx context.Context, client kubernetes.Interface) (unseen []string, err error) {
 	missing, optional, err := fault.Missing(ctx, client, Permissions(), fault.DefaultParallel)
 	if err != nil {

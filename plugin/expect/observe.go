@@ -19,7 +19,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// Observation observes the cluster from before a fault on.
+// Observation observes the cluster, starting before a fault.
 type Observation struct {
 	flags    *Flags
 	streams  genericiooptions.IOStreams
@@ -28,7 +28,7 @@ type Observation struct {
 	stop     context.CancelFunc
 }
 
-// Start begins to observe the nodes, before the fault. It returns nil if nothing is expected.
+// Start starts observing the nodes, before the fault. It returns nil if nothing is expected.
 func (f *Flags) Start(
 	ctx context.Context, cluster *kube.Cluster, nodes []string, streams genericiooptions.IOStreams,
 ) (*Observation, error) {
@@ -57,15 +57,15 @@ func (o *Observation) Stop() {
 	}
 }
 
-// Finish waits for what is expected of a run, and prints the verdicts. The error is a *usage.Verdict if one of them is
-// negative.
+// Finish waits for the expected reactions to a run, and prints the verdicts. The error is a *usage.Verdict if a verdict
+// is negative.
 func (o *Observation) Finish(ctx context.Context, run *ledger.Run, format printer.Format) error {
 	proof := experiment.ProofOf(run)
 	if proof.IsZero() {
-		return nil // the error of the run says why
+		return nil // the run's error describes the reason
 	}
 	o.observer.ProvenSince(experiment.BeganOf(run), proof, run.Summary)
-	printer.Talk(o.streams.ErrOut, "waiting up to %s for the cluster to react; Ctrl-C ends the wait, not the fault",
+	printer.Talk(o.streams.ErrOut, "waiting up to %s for the cluster to react; Ctrl-C stops waiting, but does not end the fault",
 		o.flags.longest())
 	expect, err := o.flags.expectations(o.flags.expect, false)
 	if err != nil {
@@ -96,18 +96,18 @@ func (o *Observation) Finish(ctx context.Context, run *ledger.Run, format printe
 	return nil
 }
 
-// Shower returns a function that shows each reaction on a line.
+// Shower returns a function that prints each reaction on a line.
 func Shower(out io.Writer) func(experiment.Entry) {
 	return func(e experiment.Entry) {
 		printer.Talk(out, "%s", Line(e))
 	}
 }
 
-// Line returns an entry in words.
+// Line describes an entry.
 func Line(e experiment.Entry) string {
 	since := fmt.Sprintf("%.1fs", e.Since)
 	if e.Early || e.What == experiment.WhatInject || e.What == experiment.WhatRevert {
-		since = "" // what this tool does has no deadline
+		since = "" // this tool's own actions have no deadline
 	}
 	line := fmt.Sprintf("%8s  %-16s", since, e.What)
 	where := e.Node
@@ -125,7 +125,7 @@ func Line(e experiment.Entry) string {
 	return strings.TrimRight(line, " ")
 }
 
-// oneLine shortens a message of the cluster to what fits beside the rest.
+// oneLine shortens a message from the cluster to fit on the line.
 func oneLine(text string) string {
 	const most = 100
 	text = strings.Join(strings.Fields(text), " ")

@@ -13,13 +13,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// The formats of reports besides the usual ones.
+// The report formats in addition to the usual ones.
 const (
 	formatJUnit      = "junit"
 	formatPrometheus = "prometheus"
 )
 
-// Formats returns the formats of reports besides the usual ones.
+// Formats returns the report formats in addition to the usual ones.
 func Formats() []string { return []string{formatJUnit, formatPrometheus} }
 
 // Print writes a result in any format.
@@ -50,7 +50,7 @@ func Print(out io.Writer, r experiment.Result, format printer.Format) error {
 		}
 		table.Add(name, Word(v), happened, Seconds(v.Limit), v.By, oneLine(v.Text))
 	}
-	if len(r.Verdicts)+len(r.Load) == 0 { // such as when the steady state does not hold
+	if len(r.Verdicts)+len(r.Load) == 0 { // for example, if the steady state does not hold
 		return nil
 	}
 	if width := printer.Width(out); width > 0 && !format.IsWide() {
@@ -63,7 +63,7 @@ func Print(out io.Writer, r experiment.Result, format printer.Format) error {
 	return loads(r, format).Write(out)
 }
 
-// loads returns the table of the requests in each phase.
+// loads returns the table of requests in each phase.
 func loads(r experiment.Result, format printer.Format) *printer.Table {
 	table := &printer.Table{
 		Header: []string{"LOAD", "PHASE", "REQUESTS", "OK", "P50", "P95", "P99"}, NoHeader: format.NoHeader,
@@ -76,7 +76,7 @@ func loads(r experiment.Result, format printer.Format) *printer.Table {
 	return table
 }
 
-// PhaseRow returns the figures of a phase as they are shown.
+// PhaseRow returns the figures of a phase for display.
 func PhaseRow(p experiment.LoadPhase) []string {
 	return []string{
 		string(p.Phase), strconv.Itoa(p.Requests), fmt.Sprintf("%.1f%%", 100*p.OK), fmt.Sprintf("%.2fs", p.P50),
@@ -84,7 +84,7 @@ func PhaseRow(p experiment.LoadPhase) []string {
 	}
 }
 
-// Word returns the state of a verdict as it is shown: failures are in upper case.
+// Word returns the state of a verdict for display. Failures are in upper case.
 func Word(v experiment.Verdict) string {
 	if v.OK {
 		return string(v.State)
@@ -92,7 +92,7 @@ func Word(v experiment.Verdict) string {
 	return strings.ToUpper(string(v.State))
 }
 
-// Seconds returns a number of seconds in the usual form: 2.1s, 5m0s.
+// Seconds formats a number of seconds in the usual form: 2.1s, 5m0s.
 func Seconds(s float64) string {
 	d := time.Duration(s * float64(time.Second))
 	if d < time.Minute {
@@ -101,7 +101,7 @@ func Seconds(s float64) string {
 	return d.Round(time.Second).String()
 }
 
-// Summary returns the result in a sentence.
+// Summary returns a one-sentence summary of the result.
 func Summary(r experiment.Result) string {
 	times := ""
 	for _, v := range r.Verdicts {
@@ -128,7 +128,7 @@ func Summary(r experiment.Result) string {
 	return fmt.Sprintf("passed: %s met.%s%s", count.Of(len(r.Verdicts), "expectation"), times, left)
 }
 
-// JUnit writes a case for each expectation, with the time that it took, and the timeline as output.
+// JUnit writes a test case for each expectation, with its duration, and the timeline as output.
 func JUnit(out io.Writer, r experiment.Result) error {
 	suite := junit.Suite{Name: r.Name, Time: r.Started}
 	for _, v := range r.Verdicts {
@@ -149,7 +149,7 @@ func JUnit(out io.Writer, r experiment.Result) error {
 		}
 		suite.Cases = append(suite.Cases, one)
 	}
-	whole := junit.Case{Name: "everything is as before", Class: "experiment." + r.Name, Output: timeline(r)}
+	whole := junit.Case{Name: "everything is restored", Class: "experiment." + r.Name, Output: timeline(r)}
 	if r.InPlace {
 		whole.Name = "the fault is in place"
 	}
@@ -166,9 +166,9 @@ func JUnit(out io.Writer, r experiment.Result) error {
 func failure(v experiment.Verdict) string {
 	switch v.State {
 	case experiment.StateLate:
-		return fmt.Sprintf("after %s, the limit is %s", Seconds(v.After), Seconds(v.Limit))
+		return fmt.Sprintf("after %s; the limit is %s", Seconds(v.After), Seconds(v.Limit))
 	case experiment.StateHappened:
-		return fmt.Sprintf("happened after %s, although it must not within %s", Seconds(v.After), Seconds(v.Limit))
+		return fmt.Sprintf("happened after %s, but must not happen within %s", Seconds(v.After), Seconds(v.Limit))
 	}
 	text := "did not happen within " + Seconds(v.Limit)
 	if v.Text != "" {

@@ -11,7 +11,7 @@ import (
 // before.
 func TestJUnitOfAFaultThatStays(t *testing.T) {
 	t.Parallel()
-	for inPlace, want := range map[bool]string{true: "the fault is in place", false: "everything is as before"} {
+	for inPlace, want := range map[bool]string{true: "the fault is in place", false: "everything is restored"} {
 		var out strings.Builder
 		if err := JUnit(&out, experiment.Result{Name: "XID 79", Passed: true, InPlace: inPlace}); err != nil {
 			t.Fatal(err)

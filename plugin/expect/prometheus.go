@@ -11,16 +11,16 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// Prometheus writes a result in Prometheus' text format, for the textfile collector of node_exporter and for a
-// Pushgateway. Both reject samples that have a timestamp, so the time of the experiment is a metric.
+// Prometheus writes a result in Prometheus' text format, for node_exporter's textfile collector and for a Pushgateway.
+// Both reject samples with a timestamp, so the time of the experiment is a separate metric.
 func Prometheus(out io.Writer, r experiment.Result) error {
 	whole := labels{{"experiment", r.Name}, {"target", strings.Join(r.Targets, ",")}}
 	passed := metric{"gpufault_experiment_passed", "Whether the expectations were met and, in an experiment, everything was reverted.", nil}
 	took := metric{"gpufault_experiment_duration_seconds", "Time from the start to the end of the experiment.", nil}
 	ended := metric{"gpufault_experiment_end_timestamp_seconds", "Unix time of the end of the experiment.", nil}
 	met := metric{"gpufault_expectation_met", "Whether the expectation was met.", nil}
-	limit := metric{"gpufault_expectation_limit_seconds", "Deadline of the expectation, from the proof of the fault.", nil}
-	reaction := metric{"gpufault_reaction_seconds", "Time from the proof of the fault to the reaction.", nil}
+	limit := metric{"gpufault_expectation_limit_seconds", "Deadline of the expectation, relative to the verification of the fault.", nil}
+	reaction := metric{"gpufault_reaction_seconds", "Time from the verification of the fault to the reaction.", nil}
 	passed.add(whole, number(r.Passed))
 	took.add(whole, r.Ended.Sub(r.Started).Seconds())
 	ended.add(whole, float64(r.Ended.UnixMilli())/1000)
@@ -44,11 +44,11 @@ func Prometheus(out io.Writer, r experiment.Result) error {
 	return nil
 }
 
-// loadMetrics returns the figures of each phase of each load.
+// loadMetrics returns the figures for each phase of each load.
 func loadMetrics(whole labels, all []experiment.LoadResult) []metric {
-	requests := metric{"gpufault_load_requests", "Requests of the load in the phase.", nil}
-	ok := metric{"gpufault_load_ok_ratio", "Share of the requests that were answered.", nil}
-	took := metric{"gpufault_load_seconds", "Time of answered requests, by quantile.", nil}
+	requests := metric{"gpufault_load_requests", "Number of requests sent in the phase.", nil}
+	ok := metric{"gpufault_load_ok_ratio", "Ratio of requests that received a response.", nil}
+	took := metric{"gpufault_load_seconds", "Response time of successful requests, by quantile.", nil}
 	for _, l := range all {
 		for _, p := range l.Phases {
 			one := append(whole[:len(whole):len(whole)], label{"load", l.Name}, label{"phase", string(p.Phase)})
@@ -83,7 +83,7 @@ type labels []label
 func (m *metric) add(all labels, value float64) {
 	var pairs []string
 	for _, l := range all {
-		if l.value != "" { // an empty label is the same as none
+		if l.value != "" { // an empty label is equivalent to no label
 			pairs = append(pairs, l.name+`="`+escaped.Replace(printer.Clean(l.value))+`"`)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/reaction"
 )
 
-// limits are the times of --within: of all reactions, and of some of them.
+// limits are the times from --within: one for all reactions, and others for some of them.
 type limits struct {
 	all  time.Duration
 	some map[reaction.Name]time.Duration
@@ -32,11 +32,11 @@ func (f *Flags) limits() (limits, error) {
 		}
 		d, err := time.ParseDuration(text)
 		if err != nil || d < time.Second || d > 24*time.Hour {
-			return l, fmt.Errorf("invalid value %q for --within: must be a time with its unit, 1s to 24h", word)
+			return l, fmt.Errorf("invalid value %q for --within: must be a time with a unit, 1s to 24h", word)
 		}
 		if !named {
 			if slices.ContainsFunc(f.within[:i], func(w string) bool { return !strings.Contains(w, "=") }) {
-				return l, fmt.Errorf("invalid value %q for --within: there is already a time for all reactions", word)
+				return l, fmt.Errorf("invalid value %q for --within: a time for all reactions is already specified", word)
 			}
 			l.all = d
 			continue
@@ -53,7 +53,7 @@ func (f *Flags) limits() (limits, error) {
 	return l, nil
 }
 
-// validateWithin also rejects a time of a reaction that is not expected.
+// validateWithin also rejects a time for a reaction that is not expected.
 func (f *Flags) validateWithin() error {
 	l, err := f.limits()
 	if err != nil {
@@ -66,14 +66,14 @@ func (f *Flags) validateWithin() error {
 		}
 	}
 	for name := range l.some {
-		return fmt.Errorf("--within has a time for %s, which is neither in --expect nor in --expect-not", name)
+		return fmt.Errorf("--within specifies a time for %s, which is neither in --expect nor in --expect-not", name)
 	}
 	return nil
 }
 
-// longest returns the longest time for a reaction that is expected.
+// longest returns the longest time for an expected reaction.
 func (f *Flags) longest() time.Duration {
-	l, _ := f.limits() // valid, or the command would not have begun
+	l, _ := f.limits() // valid: Validate has checked it
 	var longest time.Duration
 	for _, word := range slices.Concat(f.expect, f.not) {
 		name, _, _ := strings.Cut(strings.TrimSpace(word), "=")

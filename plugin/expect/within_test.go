@@ -34,13 +34,13 @@ func TestWithin(t *testing.T) {
 func TestWithinErrors(t *testing.T) {
 	t.Parallel()
 	for words, want := range map[string]string{
-		"5":                     "must be a time with its unit",
+		"5":                     "must be a time with a unit",
 		"1ms":                   "1s to 24h",
 		"cordon=25h":            "1s to 24h",
 		"cordonn=1m":            "did you mean cordon",
-		"drain=1m":              "has a time for drained, which is neither in --expect",
+		"drain=1m":              "specifies a time for drained, which is neither in --expect",
 		"cordon=1m,cordoned=2m": "cordoned already has a time",
-		"1m,2m":                 "there is already a time for all reactions",
+		"1m,2m":                 "a time for all reactions",
 	} {
 		f := Flags{expect: []string{"cordon"}, within: strings.Split(words, ",")}
 		if err := f.Validate(printer.Format{}); err == nil || !strings.Contains(err.Error(), want) {

@@ -24,11 +24,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// options are the flags of `run`.
+// options holds the flags of `run`.
 type options struct {
 	connection *kube.Connection
 	streams    genericiooptions.IOStreams
-	// root returns a new command line, in which experiments run their faults.
+	// root returns a new root command, with which experiments run their faults.
 	root func(genericiooptions.IOStreams) *cobra.Command
 	// inherited returns the connection flags that the user has set.
 	inherited func() []string
@@ -43,7 +43,7 @@ type options struct {
 	allow   fault.Allowances
 	format  printer.Format
 	files   files
-	// simulate are the steps of the simulated remediation.
+	// simulate lists the steps of the simulated remediation.
 	simulate []string
 	// otlpFile is the file for the trace.
 	otlpFile string
@@ -57,11 +57,11 @@ func NewRunCommand(
 	o := &options{connection: connection, streams: streams, root: root}
 	cmd := &cobra.Command{
 		Use:   "run (NAME | -f FILE)",
-		Short: "Run an experiment: inject faults, measure what the cluster does about them, revert, report",
-		Long: `Run an experiment: inject faults, measure what the cluster does about them, revert, report.
+		Short: "Run an experiment: inject faults, measure how the cluster reacts, revert the faults, and report",
+		Long: `Run an experiment: inject faults, measure how the cluster reacts, revert the faults, and report.
 
-An experiment is a file or one of the built-in ones. All deadlines count from the proof of the last
-fault. Whatever happens, all faults are reverted in the end. The exit code is 2 if an expectation was
+An experiment is a file or one of the built-in ones. All deadlines start when the last fault has been
+verified. All faults are always reverted when the experiment ends. The exit code is 2 if an expectation was
 not met.`,
 		Example: `  # List the built-in experiments
   kubectl gpu-fault run --list
@@ -76,7 +76,7 @@ not met.`,
   kubectl gpu-fault run xid-detection --node gpu-1 --yes -o junit \
       --html report.html --json report.json
 
-  # Show the file of a built-in experiment, as a start for your own
+  # Show the file of a built-in experiment, as a starting point for your own
   kubectl gpu-fault run xid79-recovery --explain`,
 		Args: usage.MaxArgs(1, "the name of an experiment", "kubectl gpu-fault run xid79-recovery --node gpu-1"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -88,21 +88,21 @@ not met.`,
 	flags := cmd.Flags()
 	flags.StringVarP(&o.file, "filename", "f", "", "File of the experiment; - for stdin")
 	flags.BoolVar(&o.list, "list", false, "List the built-in experiments")
-	flags.BoolVar(&o.explain, "explain", false, "Print the file of the experiment")
+	flags.BoolVar(&o.explain, "explain", false, "Print the experiment file")
 	flags.StringVar(&o.target.Node, "node", "", "Node to run on, instead of the experiment's target")
 	flags.StringVarP(&o.target.Selector, "selector", "l", "",
 		"Label selector of the nodes, instead of the experiment's target")
 	flags.StringVar(&o.target.PodsOf, "pods-of", "",
 		"Workload (TYPE/NAME) whose pods' nodes to run on, in the namespace of -n, instead of the experiment's target")
 	flags.StringVar(&o.pick, "pick", "",
-		"How many of the nodes: a number, a percentage such as 10%, or all (default 1)")
+		"How many of the nodes to use: a number, a percentage such as 10%, or all (default 1)")
 	flags.Int64Var(&o.target.Seed, "seed", 0, "Seed that picks the nodes; without it, the first ones by name")
 	o.dryRun.AddFlag(cmd, dryrun.Usage, dryrun.Modes()...)
 	flags.BoolVarP(&o.yes, "yes", "y", false, "Do not ask for confirmation")
 	nodefault.AddAllowances(flags, &o.allow)
 	o.format.AddFlags(cmd)
 	flags.StringSliceVar(&o.simulate, "simulate-remediation", nil,
-		"Play the remediator of a cluster without one: cordon, drain, uncordon; with detect first, when a detector reports the fault")
+		"Simulate a remediator: cordon, drain, uncordon; if detect is first, start when a detector reports the fault")
 	o.format.Also = expect.Formats()
 	flags.Lookup("output").Usage = "Output format: json, yaml, name, wide, junit, prometheus or jsonpath=TEMPLATE"
 	o.files.addFlags(flags)
@@ -112,7 +112,7 @@ not met.`,
 	return cmd
 }
 
-// completeNames completes the name of a built-in experiment.
+// completeNames completes the names of built-in experiments.
 func completeNames(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var all []cobra.Completion
 	if known, err := experiment.Builtin(); err == nil && len(args) == 0 {
@@ -123,7 +123,7 @@ func completeNames(_ *cobra.Command, args []string, _ string) ([]cobra.Completio
 	return all, cobra.ShellCompDirectiveNoFileComp
 }
 
-// inherited returns the persistent flags that were set, for commands that run inside this one.
+// inherited returns the persistent flags that were set, to pass them to commands that run inside this one.
 func inherited(cmd *cobra.Command) []string {
 	var words []string
 	cmd.InheritedFlags().VisitAll(func(f *pflag.Flag) {
@@ -134,7 +134,7 @@ func inherited(cmd *cobra.Command) []string {
 	return words
 }
 
-// load returns the experiment with the target of the command line.
+// load returns the experiment with the target specified on the command line.
 func (o *options) load(args []string) (*experiment.Experiment, []byte, error) {
 	var (
 		data []byte
@@ -146,7 +146,7 @@ func (o *options) load(args []string) (*experiment.Experiment, []byte, error) {
 		return nil, nil, errors.New("pass either the name of a built-in experiment or -f, not both")
 	case o.file == "" && len(args) == 0:
 		return nil, nil, errors.New(
-			"pass the name of a built-in experiment, or -f FILE; --list shows the built-in ones")
+			"pass the name of a built-in experiment or -f FILE; --list shows the built-in experiments")
 	case o.file == "-":
 		name = "stdin"
 		data, err = limited(o.streams.In)
@@ -171,13 +171,13 @@ func (o *options) load(args []string) (*experiment.Experiment, []byte, error) {
 	return e, data, o.retarget(e)
 }
 
-// limited reads a file. Parse rejects one that is too long.
+// limited reads a file up to a limit. Parse rejects a file that is too long.
 func limited(from io.Reader) ([]byte, error) {
 	const most = 1 << 20
 	return io.ReadAll(io.LimitReader(from, most+1))
 }
 
-// retarget replaces the target of the file by that of the command line.
+// retarget replaces the target in the file with the target specified on the command line.
 func (o *options) retarget(e *experiment.Experiment) error {
 	given := 0
 	for _, text := range []string{o.target.Node, o.target.Selector, o.target.PodsOf} {
@@ -191,7 +191,7 @@ func (o *options) retarget(e *experiment.Experiment) error {
 	if given == 1 {
 		pick := e.Target.Pick
 		if o.target.PodsOf == "" {
-			pick = nil // how many of the nodes of a workload says nothing about others
+			pick = nil // the number of nodes in the file applies to its own workload only
 		}
 		e.Target = experiment.Target{
 			Node: o.target.Node, Selector: o.target.Selector, PodsOf: o.target.PodsOf, Pick: pick,
@@ -216,7 +216,7 @@ func (o *options) printList() error {
 		return err
 	}
 	if slices.Contains(o.format.Also, o.format.Output) {
-		return fmt.Errorf("-o %s reports a result, so --list does not support it", o.format.Output)
+		return fmt.Errorf("-o %s reports a result and cannot be used with --list", o.format.Output)
 	}
 	if !o.format.IsTable() {
 		list := struct {
@@ -237,7 +237,7 @@ func (o *options) printList() error {
 	return table.Write(o.streams.Out)
 }
 
-// lines joins command lines for people.
+// lines joins command lines for display.
 func lines(all [][]string) string {
 	var shown []string
 	for _, line := range all {

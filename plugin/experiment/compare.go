@@ -24,11 +24,11 @@ func newCompareCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	const example = "kubectl gpu-fault run compare before.json after.json"
 	cmd := &cobra.Command{
 		Use:   "compare BEFORE AFTER",
-		Short: "Compare two results of an experiment: what is met no longer, what is slower",
-		Long: `Compare two results of an experiment, as run -o json prints them: what is met no longer, what is slower.
+		Short: "Compare two results of an experiment: which expectations are no longer met, and which reactions are slower",
+		Long: `Compare two results of an experiment from run -o json: which expectations are no longer met, and which reactions are slower.
 
 If an experiment was repeated, the median times are compared. The exit code is 2 if AFTER is worse: an
-expectation that was met is not met, or is missing; one that was met late is not met at all; or the
+expectation that was met is no longer met, or is missing; one that was met late is not met at all; or the
 experiment no longer passes. How slow is too slow depends on the cluster, so times count only with
 --slower.`,
 		Example: `  # Compare the results of two versions of a remediator
@@ -87,7 +87,7 @@ func compare(
 		return err
 	}
 	if before.Name != after.Name {
-		printer.Talk(streams.ErrOut, "Warning: the results are of two experiments, %q and %q", before.Name, after.Name)
+		printer.Talk(streams.ErrOut, "Warning: the results are from two different experiments, %q and %q", before.Name, after.Name)
 	}
 	if err := printComparison(streams.Out, c, format); err != nil {
 		return err
@@ -130,7 +130,7 @@ func printComparison(out io.Writer, c experiment.Comparison, format printer.Form
 	return table.Write(out)
 }
 
-// median returns the time of an outcome, or nothing.
+// median returns the median time of an outcome, or "" if there is none.
 func median(o *experiment.Outcome) string {
 	if o == nil || o.Median == nil {
 		return printer.None
@@ -153,7 +153,7 @@ func difference(c experiment.Change) string {
 	return text
 }
 
-// development returns the state before and after, or only one if they are the same.
+// development returns the states before and after, or only one if they are the same.
 func development(c experiment.Change) string {
 	before, after := outcome(c.Before), outcome(c.After)
 	text := before + " -> " + after
@@ -178,7 +178,7 @@ func outcome(o *experiment.Outcome) string {
 	return expect.Word(experiment.Verdict{OK: o.State == experiment.StateOK, State: o.State})
 }
 
-// worse returns a sentence about why the second result is worse.
+// worse returns a sentence that describes why the second result is worse.
 func worse(c experiment.Comparison) string {
 	var lost, missing, slower []string
 	for _, i := range c.Items {
@@ -197,7 +197,7 @@ func worse(c experiment.Comparison) string {
 		why = append(why, "met less often: "+strings.Join(lost, ", "))
 	}
 	if len(missing) > 0 {
-		why = append(why, "was late, and is not met at all: "+strings.Join(missing, ", "))
+		why = append(why, "was met late, and is no longer met at all: "+strings.Join(missing, ", "))
 	}
 	if len(slower) > 0 {
 		why = append(why, "slower: "+strings.Join(slower, ", "))

@@ -113,7 +113,7 @@ func TestCompareRepeated(t *testing.T) {
 	if out != want || err == nil {
 		t.Errorf("%q, %v", out, err)
 	}
-	if said != "Warning: the results are of two experiments, \"x\" and \"y\"\n" {
+	if said != "Warning: the results are from two different experiments, \"x\" and \"y\"\n" {
 		t.Errorf("%q", said)
 	}
 }

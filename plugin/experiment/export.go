@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// formatChainsaw is the only format of exports.
+// formatChainsaw is the only export format.
 const formatChainsaw = "chainsaw"
 
 // newExportCommand returns `run export`.
@@ -22,10 +22,10 @@ func newExportCommand(connection *kube.Connection, streams genericiooptions.IOSt
 	format := formatChainsaw
 	cmd := &cobra.Command{
 		Use:   "export (NAME | -f FILE)",
-		Short: "Print an experiment as a test of Kyverno Chainsaw",
-		Long: `Print an experiment as a test of Kyverno Chainsaw, which runs this plugin.
+		Short: "Print an experiment as a test for Kyverno Chainsaw",
+		Long: `Print an experiment as a test for Kyverno Chainsaw, which runs this plugin.
 
-The test passes and fails as the experiment does. What Chainsaw cannot express is an error that names
+The test passes and fails as the experiment does. If Chainsaw cannot express a step, the command returns an error that names
 the step. No cluster is needed.`,
 		Example: `  # Print a built-in experiment as a test
   kubectl gpu-fault run export gsp-119 --node gpu-1 > chainsaw-test.yaml`,
@@ -53,7 +53,7 @@ the step. No cluster is needed.`,
 	return cmd
 }
 
-// export prints the experiment. Each command of the test gets the flags of the ledger.
+// export prints the experiment. Each command in the test gets the ledger flags.
 func (o *options) export(ctx context.Context, args, ledger []string) error {
 	e, _, err := o.load(args)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// files are the reports that `run` writes in addition to its output: a CI system needs several of one run.
+// files are the reports that `run` writes in addition to its output. A CI system may need several reports from one run.
 type files struct {
 	html, json, markdown string
 }
@@ -28,7 +28,7 @@ type report struct {
 	write      func(io.Writer, experiment.Result) error
 }
 
-// given returns the reports that the user wants.
+// given returns the reports that the user requested.
 func (f files) given() []report {
 	text := func(of func(experiment.Result) string) func(io.Writer, experiment.Result) error {
 		return func(w io.Writer, r experiment.Result) error {

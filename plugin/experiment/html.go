@@ -1,7 +1,7 @@
 package experiment
 
 import (
-	_ "embed" // for the style sheet
+	_ "embed" // embeds the style sheet
 	"fmt"
 	"slices"
 	"strings"
@@ -15,8 +15,8 @@ import (
 //go:embed page.css
 var style string
 
-// HTML returns a result as a self-contained page: the verdicts as bars from the proof of the fault to what was
-// expected, beside their deadlines, and the timeline.
+// HTML returns a result as a self-contained page. It shows the timeline, and the verdicts as bars that extend from the
+// verification of the fault to the expected reaction, next to their deadlines.
 func HTML(r experiment.Result) string {
 	state, word := "error", "Failed"
 	if r.Passed {
@@ -32,7 +32,7 @@ func HTML(r experiment.Result) string {
 			markup.El("p", markup.Text(expect.Summary(r))),
 		),
 		markup.El("main",
-			section("What was expected", bars(r.Verdicts), verdicts(r.Verdicts)),
+			section("Expectations", bars(r.Verdicts), verdicts(r.Verdicts)),
 			rounds(r),
 			markup.When(len(r.Load) > 0, section("Load", loads(r.Load))),
 			section("What happened", events(r.Timeline)),
@@ -47,8 +47,8 @@ func section(heading string, all ...markup.Part) markup.Part {
 	return markup.El("section", append(markup.Parts{markup.El("h2", markup.Text(heading))}, all...)...)
 }
 
-// bars returns a chart with a lane for each expectation that something happens: the lane ends at the deadline, the bar
-// when it happened.
+// bars returns a chart with a lane for each expectation that something happens. The lane ends at the deadline, and the
+// bar at the time of the reaction.
 func bars(all []experiment.Verdict) markup.Part {
 	const left, wide, row = 190, 560, 26
 	longest := 1.0
@@ -89,7 +89,7 @@ func bars(all []experiment.Verdict) markup.Part {
 	return markup.El("div", markup.Class("scroll"), markup.El("svg", append(markup.Parts{
 		markup.Class("timeline"), markup.Num("width", left+wide+160), markup.Num("height", y+4),
 		markup.Attr("viewBox", fmt.Sprintf("0 0 %d %d", left+wide+160, y+4)),
-		markup.Attr("role", "img"), markup.Attr("aria-label", "Time from the proof of the fault to each reaction"),
+		markup.Attr("role", "img"), markup.Attr("aria-label", "Time from the verification of the fault to each reaction"),
 	}, marks...)...))
 }
 
@@ -110,7 +110,7 @@ func loads(all []experiment.LoadResult) markup.Part {
 		func(i int) []string { return rows[i] })
 }
 
-// rounds returns the times of a repeated experiment, or nothing if it was not repeated.
+// rounds returns the times of a repeated experiment, or nil if it was not repeated.
 func rounds(r experiment.Result) markup.Part {
 	if !slices.ContainsFunc(r.Verdicts, func(v experiment.Verdict) bool { return v.Round > 1 }) {
 		return nil

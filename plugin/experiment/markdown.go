@@ -32,13 +32,13 @@ func Markdown(r experiment.Result) string {
 	return text.String()
 }
 
-// inMarkdown returns a text on one line that Markdown shows as it is. Much of a report was written by others in the
+// inMarkdown returns text as one line that Markdown shows verbatim. Much of a report was written by others in the
 // cluster, and must not become a link, an image, a mention or HTML in the page of a CI system.
 func inMarkdown(text string) string {
 	var out strings.Builder
 	for _, r := range printer.Clean(strings.Join(strings.Fields(text), " ")) {
 		switch {
-		case strings.ContainsRune("&<>@#:|`", r): // a backslash stops neither mentions nor addresses
+		case strings.ContainsRune("&<>@#:|`", r): // a backslash disables neither mentions nor addresses
 			fmt.Fprintf(&out, "&#%d;", r)
 		case strings.ContainsRune(`\*_{}[]()~!+-.`, r):
 			out.WriteRune('\\')

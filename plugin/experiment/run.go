@@ -68,7 +68,7 @@ func (o *options) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	printer.Talk(o.streams.ErrOut, "Experiment %s on %s, in context %q, runs:\n%s\nand reverts everything in the end.",
+	printer.Talk(o.streams.ErrOut, "Experiment %s on %s, in context %q, runs:\n%s\nand reverts everything at the end.",
 		e.Metadata.Name, nodes(targets), cluster.Context, lines(commands))
 	if slices.ContainsFunc(commands, experiment.IsPreparation) {
 		printer.Talk(o.streams.ErrOut,
@@ -84,7 +84,7 @@ func (o *options) run(ctx context.Context, args []string) error {
 		fmt.Fprintf(o.streams.Out, "experiment/%s run (%s dry run)\n", e.Metadata.Name, o.dryRun)
 		return nil
 	}
-	question := fmt.Sprintf("Run it on %s in context %q?", nodes(targets), cluster.Context)
+	question := fmt.Sprintf("Run the experiment on %s in context %q?", nodes(targets), cluster.Context)
 	if err := confirm.Ask(ctx, o.streams, question, o.yes); err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (o *options) run(ctx context.Context, args []string) error {
 	return o.report(ctx, result, err)
 }
 
-// nodes returns names of nodes in words.
+// nodes returns node names for use in a sentence.
 func nodes(names []string) string {
 	if len(names) == 1 {
 		return "node " + names[0]
@@ -104,7 +104,7 @@ func nodes(names []string) string {
 	return "nodes " + strings.Join(names, ", ")
 }
 
-// preflight checks the permissions, and that each fault would be accepted. It returns the warnings of the faults.
+// preflight checks the permissions, and that each fault would be accepted. It returns the faults' warnings.
 func (o *options) preflight(
 	ctx context.Context, cluster *kube.Cluster, e *experiment.Experiment, targets []string,
 ) (warnings []string, err error) {
@@ -128,7 +128,7 @@ func (o *options) preflight(
 		mode = dryrun.Server
 	}
 	for _, line := range commands {
-		if slices.Contains(line, "RUN") { // a run that does not exist yet
+		if slices.Contains(line, "RUN") { // the run does not exist yet
 			continue
 		}
 		var said bytes.Buffer
@@ -144,10 +144,10 @@ func (o *options) preflight(
 	return warnings, nil
 }
 
-// cordonTTL is after how long `revert --expired` uncordons the nodes, if this client has died.
+// cordonTTL is the time after which `revert --expired` uncordons the nodes if this client has died.
 const cordonTTL = time.Hour
 
-// remediator returns what plays the remediator.
+// remediator returns the simulated remediator.
 func (o *options) remediator(
 	ctx context.Context, cluster *kube.Cluster, report io.Writer,
 ) *experiment.NodeRemediator {
@@ -155,9 +155,9 @@ func (o *options) remediator(
 	return &experiment.NodeRemediator{Session: s, TTL: cordonTTL, Allow: o.allow}
 }
 
-// simulation tells the user what the simulated remediation will do.
+// simulation describes to the user what the simulated remediation will do.
 func simulation(steps, targets []string) string {
-	begin := "after the proof of each fault"
+	begin := "after each fault has been verified"
 	if slices.Contains(steps, experiment.SimulateDetect) {
 		begin = "as soon as a detector reports the fault"
 	}
@@ -169,7 +169,7 @@ func simulation(steps, targets []string) string {
 	if slices.Contains(steps, experiment.SimulateDrain) {
 		evicts = fmt.Sprintf(", evicts %s pods", its)
 	}
-	after := "in the end"
+	after := "at the end"
 	if slices.Contains(steps, experiment.SimulateUncordon) {
 		after = "then"
 	}
@@ -177,8 +177,8 @@ func simulation(steps, targets []string) string {
 		nodes(targets), evicts, after, it)
 }
 
-// checkWords rejects words of a file that would lead a command to another cluster than the one that is shown, or hide
-// the flags that are appended: whoever wrote the file is not the one who confirms it.
+// checkWords rejects words in a file that would direct a command to a different cluster from the one shown, or hide the
+// flags that are appended. The author of the file may not be the user who confirms it.
 func (o *options) checkWords(commands [][]string) error {
 	connection := pflag.NewFlagSet("", pflag.ContinueOnError)
 	kube.NewConnection(o.streams).AddFlags(connection)
@@ -199,7 +199,7 @@ func (o *options) checkWords(commands [][]string) error {
 	return nil
 }
 
-// call runs a command line of this tool in this process.
+// call runs one of this tool's command lines in this process.
 func (o *options) call(ctx context.Context, out, errOut *bytes.Buffer, line []string) error {
 	root := o.root(genericiooptions.IOStreams{In: strings.NewReader(""), Out: out, ErrOut: errOut})
 	root.SetArgs(slices.Concat(o.inherited(), line, o.allowances(line)))
@@ -247,7 +247,7 @@ func (o *options) lab(ctx context.Context, cluster *kube.Cluster, e *experiment.
 	}, nil
 }
 
-// allowances returns the flags that lift limits of the blast radius, for commands that have them.
+// allowances returns the flags that lift limits on the blast radius, for commands that have them.
 func (o *options) allowances(line []string) []string {
 	if line[0] == "revert" && o.allow.ControlPlane {
 		return []string{"--allow-control-plane"}
@@ -267,7 +267,7 @@ func (o *options) allowances(line []string) []string {
 	return flags
 }
 
-// quietly runs a command line, and shows what it has said only if it fails.
+// quietly runs a command line, and shows its output only if it fails.
 func (o *options) quietly(ctx context.Context, out *bytes.Buffer, line []string) error {
 	var said bytes.Buffer
 	err := o.call(ctx, out, &said, line)
@@ -297,11 +297,11 @@ func (o *options) checker(cluster *kube.Cluster) (*check.Checker, error) {
 	}, nil
 }
 
-// report prints a result. An experiment that could not be carried out is an error.
+// report prints a result. It returns an error for an experiment that could not be carried out.
 func (o *options) report(ctx context.Context, r experiment.Result, failed error) error {
 	err := errors.Join(expect.Print(o.streams.Out, r, o.format), o.files.write(o.streams.ErrOut, r),
 		otlp.Report(ctx, o.streams.ErrOut, r, o.otlpFile, os.Getenv))
-	if err != nil { // the verdict matters more than a file that is missing
+	if err != nil { // the verdict is more important than a missing file
 		printer.Talk(o.streams.ErrOut, "error: %v", err)
 	}
 	switch {

@@ -28,16 +28,16 @@ func NewWatchCommand(connection *kube.Connection, streams genericiooptions.IOStr
 	var lasts time.Duration
 	cmd := &cobra.Command{
 		Use:   "watch RUN",
-		Short: "Show what the cluster does about a run: who detected it, cordoned, drained, and when",
-		Long: `Show what the cluster does about a run: who detected it, cordoned, drained, and when, as it happens.
+		Short: "Show how the cluster reacts to a run: what detected the fault, cordoned and drained the node, and when",
+		Long: `Show how the cluster reacts to a run, as it happens: what detected the fault, cordoned and drained the node, and when.
 
-It begins with what can still be seen of what happened since the fault, and ends when the run is
-closed. Times count from the proof of the fault, so a fast detector can have a negative time. What has
-happened before the command started has the precision of the cluster's own times, one second.`,
-		Example: `  # Follow what the cluster does about a run
+The output begins with the past reactions that are still visible, and ends when the run is
+closed. Times are relative to the verification of the fault, so a fast detector can have a negative time. Reactions
+from before the command started have the precision of the cluster's own times, one second.`,
+		Example: `  # Follow the cluster's reactions to a run
   kubectl gpu-fault watch xid-7k3f9q
 
-  # Only for a minute
+  # Watch only for a minute
   kubectl gpu-fault watch xid-7k3f9q --for 1m`,
 		Args: usage.ExactArgs(1, "the ID of a run", "kubectl gpu-fault watch xid-7k3f9q"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -51,7 +51,7 @@ happened before the command started has the precision of the cluster's own times
 	return cmd
 }
 
-// runOf returns a run, or the runs of a fleet as one.
+// runOf returns a run, or the runs of a fleet combined into one.
 func runOf(ctx context.Context, store *ledger.Store, id string) (ledger.Run, error) {
 	if !ledger.IsFleet(id) {
 		return store.Get(ctx, id)
@@ -63,7 +63,7 @@ func runOf(ctx context.Context, store *ledger.Store, id string) (ledger.Run, err
 	return fleet.Merge(id, found.Runs), err
 }
 
-// pollEvery is how often the record is read, to see that the run is closed.
+// pollEvery is the interval at which the record is read, to check whether the run is closed.
 const pollEvery = 2 * time.Second
 
 func watch(
@@ -85,7 +85,7 @@ func watch(
 	}
 	proof := experiment.ProofOf(&run)
 	if proof.IsZero() {
-		return fmt.Errorf("run %s has no proven fault to watch: it is %s", id, run.Phase)
+		return fmt.Errorf("run %s has no verified fault to watch: its phase is %s", id, run.Phase)
 	}
 	unseen, err := expect.Check(ctx, cluster.Client)
 	if err != nil {
@@ -100,7 +100,7 @@ func watch(
 	printer.Talk(streams.ErrOut, "%s: %s, proven %s ago", id, run.Summary, time.Since(proof).Round(time.Second))
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	// Of a large cluster, most of the memory is garbage of the lists.
+	// In a large cluster, most of the memory is garbage from lists.
 	defer debug.SetGCPercent(debug.SetGCPercent(25))
 	past, err := reaction.Past(ctx, cluster.Client, nodes, experiment.BeganOf(&run))
 	if err != nil {
@@ -136,9 +136,9 @@ func watch(
 	}
 }
 
-var errOver = errors.New("the time is over")
+var errOver = errors.New("the time has elapsed")
 
-// nodesOf returns the nodes that a run has broken, or those of the pods of its workloads.
+// nodesOf returns the nodes on which a run has injected faults, or those of the pods of its workloads.
 func nodesOf(ctx context.Context, cluster *kube.Cluster, run ledger.Run) ([]string, error) {
 	var all []string
 	for _, t := range run.Targets() {
@@ -148,7 +148,7 @@ func nodesOf(ctx context.Context, cluster *kube.Cluster, run ledger.Run) ([]stri
 		}
 		selector, err := experiment.SelectorOf(ctx, cluster.Client, t.Kind+"/"+t.Name, t.Namespace)
 		if err != nil {
-			continue // of a kind without a selector
+			continue // the kind has no selector
 		}
 		pods, err := cluster.Client.CoreV1().Pods(t.Namespace).List(ctx, metav1.ListOptions{
 			LabelSelector: selector.String(),

@@ -19,7 +19,7 @@ func fleetClient(store *ledger.Store) *fleet.Client {
 	return &fleet.Client{Kube: store.Client, Namespace: store.Namespace}
 }
 
-// findFleet returns the runs of a fleet. A fleet without a run and without a Job does not exist.
+// findFleet returns the runs of a fleet. A fleet without runs and without a Job does not exist.
 func (f *revertFlags) findFleet(
 	ctx context.Context, store *ledger.Store, id string,
 ) (runs []ledger.Run, unreadable, err error) {
@@ -44,15 +44,16 @@ func (f *revertFlags) findFleet(
 	return found.Runs, unreadable, nil
 }
 
-// mostOfFleet is the number of runs of a fleet that the preview describes. They all do the same, on other nodes.
+// mostOfFleet is the number of a fleet's runs that the preview describes. All of them make the same change, on
+// different nodes.
 const mostOfFleet = 2
 
-// previewAll describes what is stopped and reverted.
+// previewAll describes what will be stopped and reverted.
 func (f *revertFlags) previewAll(
 	ctx context.Context, s *fault.Session, streams genericiooptions.IOStreams, runs []ledger.Run,
 ) {
 	for _, id := range f.fleets {
-		printer.Talk(streams.ErrOut, "%s: its Job is deleted, and its pods undo what they did", id)
+		printer.Talk(streams.ErrOut, "%s: the Job is deleted, and its pods undo their changes", id)
 	}
 	seen := map[string]int{}
 	for _, run := range runs {
@@ -67,8 +68,9 @@ func (f *revertFlags) previewAll(
 	}
 }
 
-// stopFleets stops the Jobs of the fleets and waits until their pods have ended, so that no pod continues a run that is
-// reverted. The error lists the runs that began after they were shown: the user has not confirmed their steps.
+// stopFleets stops the Jobs of the fleets and waits until their pods have terminated, so that no pod continues a run
+// that is being reverted. The error lists the runs that started after the preview, because the user has not confirmed
+// their steps.
 func (f *revertFlags) stopFleets(
 	ctx context.Context, s *fault.Session, streams genericiooptions.IOStreams, shown []ledger.Run,
 ) error {
@@ -84,7 +86,7 @@ func (f *revertFlags) stopFleets(
 		for _, run := range now.Runs {
 			isShown := func(before ledger.Run) bool { return before.ID == run.ID }
 			if !run.IsClosed() && !slices.ContainsFunc(shown, isShown) {
-				errs = append(errs, fmt.Errorf("run %s began after the runs were shown: repeat the command", run.ID))
+				errs = append(errs, fmt.Errorf("run %s started after the runs were shown: repeat the command", run.ID))
 			}
 		}
 	}

@@ -44,12 +44,12 @@ func NewLeftoversCommand(connection *kube.Connection, streams genericiooptions.I
 	f := &leftoversFlags{dryRun: "none", pods: podflags.New(), parallel: fault.DefaultParallel}
 	cmd := &cobra.Command{
 		Use:   "leftovers [--node NODE... | --nodes] [--clean]",
-		Short: "Find and remove what fault injection left behind in the cluster",
-		Long: `Find what fault injection left behind in all namespaces, and remove it with --clean. This covers leftovers of this tool after a crash, and
-of the fault-injection tooling of NVIDIA Dynamo: its ConfigMaps, network faults, service and agents, and its additions to workloads.
+		Short: "Find and remove objects that fault injection left behind in the cluster",
+		Long: `Find objects that fault injection left behind in all namespaces, and remove them with --clean. This covers leftovers of this tool after a crash, and
+of NVIDIA Dynamo's fault-injection tooling: its ConfigMaps, network faults, service and agents, and its additions to workloads.
 
 Objects of a run that may still be in place are not leftovers. In workloads, --clean removes only the known additions; your own libraries,
-affinities and volumes stay. To include files on nodes, specify --node or --nodes, which start a privileged debug pod on each node.
+affinities and volumes are not changed. To include files on nodes, specify --node or --nodes, which start a privileged debug pod on each node.
 
 The exit code is 0 if there are no leftovers, and 2 if there are any.`,
 		Example: `  # Find leftovers, without checking nodes
@@ -71,9 +71,9 @@ The exit code is 0 if there are no leftovers, and 2 if there are any.`,
 	}
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.nodes, "node", nil,
-		"Node to check too, with a privileged debug pod that starts without confirmation; may be repeated")
+		"Node to check as well, with a privileged debug pod that starts without confirmation; may be specified several times")
 	flags.BoolVar(&f.allNodes, "nodes", false,
-		"Check all GPU nodes too, with a privileged debug pod on each that starts without confirmation")
+		"Also check all GPU nodes, with a privileged debug pod on each that starts without confirmation")
 	flags.BoolVar(&f.clean, "clean", false, "Remove the leftovers")
 	flags.BoolVar(&f.allowControlPlane, "allow-control-plane", false, "With --clean, allow control plane nodes")
 	flags.BoolVarP(&f.yes, "yes", "y", false, "With --clean, do not ask for confirmation")
@@ -111,7 +111,7 @@ func (f *leftoversFlags) run(
 	ctx context.Context, connection *kube.Connection, streams genericiooptions.IOStreams,
 ) error {
 	if connection.Features = []string{"leftovers"}; len(f.nodes) > 0 || f.allNodes {
-		connection.Features = append(connection.Features, "xid") // for the debug pods
+		connection.Features = append(connection.Features, "xid") // required for the debug pods
 	}
 	cluster, err := connection.Cluster()
 	if err != nil {

@@ -32,12 +32,12 @@ type nodePods struct {
 	streams         genericiooptions.IOStreams
 
 	names  []string
-	roles  map[string]string // by control plane node
+	roles  map[string]string // roles by control plane node
 	unseen []leftover.Skipped
-	things map[string][]deadman.Leftover // found by the helper, by node
+	things map[string][]deadman.Leftover // leftovers found by the helper, by node
 }
 
-// choose determines the nodes and announces their debug pods. Only --clean needs a confirmation.
+// choose determines the nodes and announces their debug pods. Only --clean requires confirmation.
 func (p *nodePods) choose(ctx context.Context) error {
 	if len(p.nodes) == 0 && !p.allNodes {
 		return nil
@@ -108,7 +108,7 @@ func (p *nodePods) look(ctx context.Context, found *leftover.Found) ([]leftover.
 	return items, nil
 }
 
-// clean removes the leftovers on nodes. It reads the ledger again first, to keep the files of runs that have started in
+// clean removes the leftovers on nodes. It first reads the ledger again, to keep the files of runs that have started in
 // the meantime.
 func (p *nodePods) clean(ctx context.Context, finder *leftover.Finder, report *leftoversReport) {
 	var items []leftover.Leftover
@@ -141,7 +141,7 @@ func (p *nodePods) clean(ctx context.Context, finder *leftover.Finder, report *l
 	}
 }
 
-// became returns what the helper did with a leftover.
+// became returns the helper's result for a leftover.
 func became(l leftover.Leftover, answer []deadman.Leftover) (string, error) {
 	i := slices.IndexFunc(answer,
 		func(thing deadman.Leftover) bool { return thing.Kind == l.Kind && thing.Path == l.Name })
@@ -153,11 +153,11 @@ func became(l leftover.Leftover, answer []deadman.Leftover) (string, error) {
 	case answer[i].Problem != "":
 		return "", errors.New(answer[i].Problem)
 	default:
-		return "", errors.New("the helper did not remove it because a run may need it: check again")
+		return "", errors.New("not removed because a run may need it: check again")
 	}
 }
 
-// ask runs the helper on several nodes, to find or remove leftovers. failed has the errors by node.
+// ask runs the helper on several nodes, to find or remove leftovers. failed contains the errors by node.
 func (p *nodePods) ask(
 	ctx context.Context, names []string, what func(name string) api.Leftovers,
 ) (answers map[string][]deadman.Leftover, failed map[string]error, err error) {
@@ -168,7 +168,7 @@ func (p *nodePods) ask(
 	if err := fault.CheckNamespaceAccess(ctx, p.cluster.Client, p.ledgerNamespace); err != nil {
 		return nil, nil, err
 	}
-	id, err := store.NewID("leftovers") // not a run: nothing needs to be undone
+	id, err := store.NewID("leftovers") // not a run, because nothing needs to be undone
 	if err != nil {
 		return nil, nil, err
 	}

@@ -48,7 +48,7 @@ func TestReadingNodesIsAnnounced(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, want := range []string{
-				test.want, "image registry.example/debug:1", "in namespace ledger", "privileged",
+				test.want, "image registry.example/debug:1", "namespace ledger", "privileged",
 			} {
 				if !bytes.Contains(stderr.Bytes(), []byte(want)) {
 					t.Errorf("%q is missing:\n%s", want, stderr)

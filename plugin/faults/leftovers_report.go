@@ -20,7 +20,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// leftoverList is what `leftovers -o json` prints.
+// leftoverList is the output of `leftovers -o json`.
 type leftoverList struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -32,7 +32,7 @@ type leftoverList struct {
 
 type leftoverItem struct {
 	leftover.Leftover
-	// Result is the result of --clean: deleted, edited, removed, gone, failed, left.
+	// Result is the result of --clean: deleted, edited, removed, gone, failed or left.
 	Result string `json:"result,omitempty"`
 	Error  string `json:"error,omitempty"`
 }
@@ -49,7 +49,7 @@ type leftoversReport struct {
 	results    []leftover.Result
 }
 
-// warn prints what was not checked.
+// warn prints a warning about what was not checked.
 func (r *leftoversReport) warn(looked []string) {
 	for _, s := range slices.Concat(r.found.Skipped, r.unseen) {
 		text := fmt.Sprintf("not checked: %s: %s", s.What, s.Why)
@@ -78,7 +78,7 @@ func (r *leftoversReport) warn(looked []string) {
 	}
 }
 
-// print prints the leftovers and returns the verdict, without --clean or if there are none.
+// print prints the leftovers. It returns the verdict if --clean is not specified or if there are no leftovers.
 func (r *leftoversReport) print() error {
 	if err := r.write(); err != nil {
 		return err
@@ -96,7 +96,7 @@ func (r *leftoversReport) print() error {
 	return nil
 }
 
-// left returns the number of this tool's objects that are not leftovers, in words.
+// left describes how many of this tool's objects are not leftovers.
 func (r *leftoversReport) left() string {
 	if r.found.InUse == 0 {
 		return ""
@@ -148,7 +148,7 @@ func leftoverTable(items []leftover.Leftover, format printer.Format, now time.Ti
 		if l.Of == leftover.Ours {
 			of = cmp.Or(l.Run, of)
 		}
-		since := "<unknown>" // as in the AGE column of kubectl
+		since := "<unknown>" // as in kubectl's AGE column
 		if !l.Since.IsZero() {
 			since = duration.HumanDuration(now.Sub(l.Since))
 		}
@@ -157,7 +157,7 @@ func leftoverTable(items []leftover.Leftover, format printer.Format, now time.Ti
 	return t
 }
 
-// what returns the WHAT cell: at most three parts, or all if wide.
+// what returns the WHAT cell: at most three parts, or all parts if wide is true.
 func what(l leftover.Leftover, wide bool) string {
 	const shown = 2
 	parts := slices.Clone(l.What)
@@ -193,7 +193,7 @@ func remedy(l leftover.Leftover) string {
 
 // plan prints what --clean will do.
 func (r *leftoversReport) plan() {
-	// stdout is for the results.
+	// stdout is reserved for the results.
 	if err := leftoverTable(r.items, r.format, r.now).Write(r.streams.ErrOut); err != nil {
 		return
 	}
@@ -232,10 +232,10 @@ func (r *leftoversReport) dryRun() error {
 	return &usage.Verdict{}
 }
 
-// didRemove is the result for leftovers on nodes.
+// didRemove is the result for a leftover on a node.
 const didRemove = "removed"
 
-// done records a result and prints it, as kubectl does.
+// done records a result and prints it in kubectl's style.
 func (r *leftoversReport) done(result leftover.Result) {
 	r.results = append(r.results, result)
 	switch {
@@ -246,14 +246,14 @@ func (r *leftoversReport) done(result leftover.Result) {
 		fmt.Fprintln(r.streams.Out, printer.Clean(sentence(result.Leftover, result.Did)))
 	}
 	if result.Did == leftover.DidEdit && len(result.With) > 0 {
-		printer.Talk(r.streams.ErrOut, "%s: its running pods are affected until they are recreated: %s",
+		printer.Talk(r.streams.ErrOut, "%s: running pods are affected until they are recreated: %s",
 			within(result.Leftover),
 			printer.Clean(strings.Join(result.With, " ")))
 	}
 }
 
-// explain returns why a leftover could not be removed. No role of `rbac print` allows deleting the objects of other
-// users in all namespaces.
+// explain returns the reason why a leftover could not be removed. No role printed by `rbac print` allows deleting other
+// users' objects in all namespaces.
 func (r *leftoversReport) explain(result leftover.Result) error {
 	err := kube.Explain(result.Err)
 	switch {

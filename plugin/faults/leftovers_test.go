@@ -32,7 +32,7 @@ func someLeftovers() []leftover.Leftover {
 		{
 			APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: "gpu-fault", Name: "lock",
 			Of: leftover.Ours, Run: "xid-2hb5gn", Since: since,
-			What: []string{"lock of Node/gpu-1", "its run is closed"}, Remedy: leftover.Delete,
+			What: []string{"lock of Node/gpu-1", "the run is closed"}, Remedy: leftover.Delete,
 		},
 		{
 			APIVersion: "apps/v1", Kind: "Deployment", Namespace: "dynamo", Name: "web", Of: leftover.Dynamo,
@@ -117,7 +117,7 @@ func TestCleanSaysWhatItDidAndWhatIsLeft(t *testing.T) {
 	for _, part := range []string{
 		"record/gpu-1:/var/lib/gpu-fault/runtime-33 was not removed: its files are not as they were",
 		"fault/runtime-2hb5gn in namespace gpu-fault was not removed: kubectl gpu-fault revert runtime-2hb5gn",
-		"its running pods are affected until they are recreated: pod/web-1 pod/web-2",
+		" running pods are affected until they are recreated: pod/web-1 pod/web-2",
 	} {
 		if !strings.Contains(stderr.String(), part) {
 			t.Errorf("stderr lacks %q:\n%s", part, stderr)

@@ -21,7 +21,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// runList is what `list -o json` prints.
+// runList is the output of `list -o json`.
 type runList struct {
 	APIVersion string       `json:"apiVersion"`
 	Kind       string       `json:"kind"`
@@ -36,7 +36,7 @@ func NewListCommand(connection *kube.Connection, streams genericiooptions.IOStre
 	)
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the open runs: what is broken on purpose, where, by whom and until when",
+		Short: "List the open runs: which faults are in place, where, by whom and until when",
 		Example: `  # List the open runs
   kubectl gpu-fault list
 
@@ -113,7 +113,7 @@ func NewListCommand(connection *kube.Connection, streams genericiooptions.IOStre
 	return cmd
 }
 
-// in returns the runs with a target in a namespace, or all if namespace is empty.
+// in returns the runs with a target in a namespace, or all runs if namespace is empty.
 func in(namespace string, runs []ledger.Run) []ledger.Run {
 	if namespace == "" {
 		return runs
@@ -136,7 +136,7 @@ func printRuns(streams genericiooptions.IOStreams, format printer.Format, runs [
 	return format.Object(streams.Out, runList{APIVersion: ledger.APIVersion, Kind: "RunList", Items: runs}, names...)
 }
 
-// leastWidth is the minimum width of the table, and its width in a pipe, in columns.
+// leastWidth is the minimum width of the table in columns, and its width in a pipe.
 const leastWidth = 80
 
 func table(runs []ledger.Run, format printer.Format, everywhere bool, now time.Time) *printer.Table {
@@ -175,7 +175,7 @@ func status(run ledger.Run, now time.Time) string {
 	return string(run.Phase)
 }
 
-// until returns when the run ends or ended.
+// until returns the time at which the run ends or ended.
 func until(run ledger.Run, now time.Time) string {
 	switch {
 	case run.IsClosed():

@@ -17,11 +17,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// mostPreviewed is the maximum number of steps of a run that the preview lists.
+// mostPreviewed is the maximum number of steps that the preview lists for a run.
 const mostPreviewed = 20
 
-// preview returns a description of what reverting the run does, with each step as verified in the cluster. Information
-// that only the record contains is marked as such.
+// preview describes what reverting the run does. Each step is verified in the cluster. Information that only the record
+// contains is marked as such.
 func (f *revertFlags) preview(ctx context.Context, s *fault.Session, run ledger.Run) string {
 	var text strings.Builder
 	text.WriteString(heading(run))
@@ -45,12 +45,13 @@ func (f *revertFlags) preview(ctx context.Context, s *fault.Session, run ledger.
 	case len(steps) > mostPreviewed:
 		fmt.Fprintf(&text, "\n  and %s", count.Of(len(steps)-mostPreviewed, "more step"))
 	case len(steps) == 0:
-		text.WriteString("\n  nothing is in place; the record is closed")
+		text.WriteString("\n  nothing is in place; the record will be closed")
 	}
 	return text.String()
 }
 
-// heading returns the first line of the preview. It starts with the ID, so untrusted record text cannot start a line.
+// heading returns the first line of the preview. It starts with the ID, so that untrusted text from the record cannot
+// start a line.
 func heading(run ledger.Run) string {
 	return printer.Clean(
 		fmt.Sprintf("%s: %s on %s (recorded by %s)", run.ID, run.Summary, targets(run),
@@ -62,7 +63,7 @@ func (f *revertFlags) previewStep(ctx context.Context, s *fault.Session, run led
 	undoer, known := s.Undoers[step.Undo.Kind]
 	target := targetName(step.Target)
 	if !known {
-		return fmt.Sprintf("%s: unknown to this version: %s", target, step.Undo.Kind)
+		return fmt.Sprintf("%s: not supported by this version: %s", target, step.Undo.Kind)
 	}
 	if !step.Undo.IsPermanent() {
 		if err := s.CheckUndo(ctx, run, step); err != nil {
@@ -89,8 +90,9 @@ func recordedImage(step ledger.Step) string {
 	return claim.Image
 }
 
-// waits returns a rank by which runs are reverted: first those that need no waiting, then those that wait for a sign of
-// life of a client, then those that wait for a lost node to restore itself. This way, no run delays the others.
+// waits returns a rank that determines the order in which runs are reverted: first runs that require no waiting, then
+// those that wait for a sign of life from a client, then those that wait for a lost node to restore itself. This way,
+// no run delays the others.
 func waits(run ledger.Run, now time.Time) int {
 	for _, step := range run.Pending() {
 		var claim containerdconfig.Claim

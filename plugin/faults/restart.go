@@ -13,8 +13,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
-// withoutRestart returns an error if reverting a run restarts pods, or might: most controllers replace the pods as soon
-// as their template changes.
+// withoutRestart returns an error if reverting a run restarts pods or might restart them: most controllers replace the
+// pods as soon as their template changes.
 func withoutRestart(ctx context.Context, objects dynamic.Interface, runs []ledger.Run) error {
 	for _, run := range runs {
 		disarm := "kubectl gpu-fault cuda disarm " + run.ID
@@ -31,7 +31,7 @@ func withoutRestart(ctx context.Context, objects dynamic.Interface, runs []ledge
 			case data == nil:
 				continue
 			case data.Recreated != nil:
-				return fmt.Errorf("--without-restart: %s cannot be changed and must be recreated to undo run %s; "+
+				return fmt.Errorf("--without-restart: %s is immutable and must be recreated to revert run %s; "+
 					"to stop the fault without a restart: %s", data.Ref(), run.ID, disarm)
 			}
 			how, err := replacement(ctx, objects, data)
@@ -54,11 +54,11 @@ func withoutRestart(ctx context.Context, objects dynamic.Interface, runs []ledge
 	return nil
 }
 
-// none is the replacement of a workload that was deleted or recreated: a revert does not change it.
+// none means that a workload was deleted or recreated: a revert does not change it.
 const none cudashim.Replacement = ""
 
-// replacement returns when the pods are replaced, according to the current workload: its strategy may have changed, or
-// it may have been resumed, since the run started.
+// replacement returns when the pods are replaced, according to the current workload. Since the run started, the
+// workload's strategy may have changed, or the workload may have been resumed.
 func replacement(ctx context.Context, objects dynamic.Interface, data *cudashim.Data) (cudashim.Replacement, error) {
 	resource := schema.GroupVersionResource{Group: data.Group, Version: data.Version, Resource: data.Resource}
 	now, err := objects.Resource(resource).Namespace(data.Namespace).Get(ctx, data.Name, metav1.GetOptions{})

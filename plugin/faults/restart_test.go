@@ -123,8 +123,8 @@ func TestAnExpiredShimIsIdle(t *testing.T) {
 	run := shimmed(t, cudashim.Rolling, nil)
 	run.Until = now.Add(-time.Minute)
 	undoers := session.Undoers(xid.Detectors)
-	if text := undo(undoers, run, now); !strings.HasPrefix(text, "its processes have been healthy since "+
-		run.Until.Local().Format("15:04")+", but the pod template still has the shim; ") {
+	if text := undo(undoers, run, now); !strings.HasPrefix(text, "the processes have been healthy since "+
+		run.Until.Local().Format("15:04")+", but the shim is still in the pod template; ") {
 		t.Errorf("expired: %s", text)
 	}
 	if text := undo(undoers, run, run.Until.Add(-time.Second)); strings.Contains(text, "healthy") {

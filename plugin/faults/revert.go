@@ -42,7 +42,7 @@ type revertFlags struct {
 	// allowControlPlane allows privileged pods on control plane nodes.
 	allowControlPlane bool
 
-	// fleets are the selected fleets that have a Job, which is stopped before their runs are reverted.
+	// fleets are the selected fleets that have a Job. The Job is stopped before the fleet's runs are reverted.
 	fleets []string
 
 	yes    bool
@@ -50,7 +50,8 @@ type revertFlags struct {
 	format printer.Format
 }
 
-// validID matches run IDs: the kind of fault, and a few letters or digits. The runs of a fleet also have a number.
+// validID matches run IDs: the kind of fault, followed by a few letters or digits. The run IDs of a fleet also contain
+// a number.
 var validID = regexp.MustCompile(`^[a-z]+-[a-z0-9]+(-[0-9]+)?$`)
 
 // NewRevertCommand returns `revert`.
@@ -59,18 +60,18 @@ func NewRevertCommand(connection *kube.Connection, streams genericiooptions.IOSt
 	f.pods.AnyBuild = true
 	cmd := &cobra.Command{
 		Use:   "revert (RUN... | --all | --expired | --node NODE)",
-		Short: "Undo runs, from any machine, even if their client died",
-		Long: `Undo runs: restore what is unchanged since the run, delete leftover debug pods, release the locks and close the record.
+		Short: "Revert runs, from any machine, even if their client died",
+		Long: `Revert runs: restore everything that has not been changed since the run, delete leftover debug pods, release the locks and close the record.
 
-Anything that another client changed since is skipped and reported as superseded. Anything that cannot be undone, such as lines in a kernel
-log, is reported as permanent, with instructions. You can safely revert a run twice.`,
+Anything that another client has changed since then is skipped and reported as superseded. Anything that cannot be undone, such as lines in a kernel
+log, is reported as permanent, with instructions. Reverting a run twice is safe.`,
 		Example: `  # Revert one run
   kubectl gpu-fault revert xid-7k3f9q
 
-  # Stop a fleet of --in-cluster, and revert all its runs
+  # Stop a fleet started with --in-cluster, and revert all its runs
   kubectl gpu-fault revert fleet-7k3f9q
 
-  # Revert all expired runs, to confirm that they are undone
+  # Revert all expired runs, to confirm that their changes are undone
   kubectl gpu-fault revert --expired --yes
 
   # Revert all open runs
@@ -89,17 +90,17 @@ log, is reported as permanent, with instructions. You can safely revert a run tw
 	flags.BoolVar(&f.expired, "expired", false, "Revert all open runs that have expired")
 	flags.StringVar(&f.node, "node", "", "Node whose open runs are reverted")
 	flags.BoolVar(&f.force, "force", false,
-		"Take over the run immediately, without waiting for a sign of life of its client")
+		"Take over the run immediately, without waiting for a sign of life from its client")
 	flags.BoolVar(&f.noRestart, "without-restart", false,
-		"Revert only if no pod is replaced: workloads with manually deleted pods (OnDelete), CronJobs and paused rollouts")
+		"Revert only workloads whose pods are not replaced: those with the strategy OnDelete, CronJobs and paused rollouts")
 	flags.BoolVar(&f.allowControlPlane, "allow-control-plane", false,
 		"Allow privileged pods on control plane nodes")
 	flags.BoolVarP(&f.yes, "yes", "y", false, "Do not ask for confirmation")
 	f.dryRun.AddFlag(cmd, "none or client (only print what would be undone)", dryrun.None, dryrun.Client)
 	_ = cmd.RegisterFlagCompletionFunc("node", completion.Nodes(connection))
 	f.pods.AddFlags(cmd)
-	// An undo that has begun is not cut off: it has limits of its own.
-	cmd.Flags().Lookup("timeout").Usage = "Timeout per node for its pods to start"
+	// An undo that has started is not cut off, because it has its own limits.
+	cmd.Flags().Lookup("timeout").Usage = "Timeout per node for the pods to start"
 	f.format.AddFlags(cmd)
 	return cmd
 }
@@ -113,7 +114,7 @@ func (f *revertFlags) validate() error {
 	}
 	if ways != 1 {
 		return errors.New(
-			"specify exactly one of: run IDs (`kubectl gpu-fault list` shows them), --all, --expired, --node NODE",
+			"specify exactly one of: run IDs (listed by `kubectl gpu-fault list`), --all, --expired, --node NODE",
 		)
 	}
 	for i, id := range f.ids { // with or without the prefix of `-o name`
@@ -143,7 +144,7 @@ func (f *revertFlags) run(ctx context.Context, connection *kube.Connection, stre
 			if _, err := cluster.Client.CoreV1().Nodes().Get(
 				ctx, f.node, metav1.GetOptions{},
 			); apierrors.IsNotFound(err) {
-				return fmt.Errorf("nothing was reverted: no run changed this node: %w",
+				return fmt.Errorf("nothing was reverted: no run has changed this node: %w",
 					fault.NodeNotFound(f.node, nil))
 			}
 		}
@@ -190,8 +191,8 @@ func (f *revertFlags) revertAll(
 	return errors.Join(stopped, f.revert(ctx, s, streams, runs))
 }
 
-// find returns the selected runs. A run that is specified by its ID is returned even if it is closed: reverting twice
-// is not an error. unreadable has the errors of the records that cannot be read.
+// find returns the selected runs. A run specified by its ID is returned even if it is closed, because reverting twice
+// is not an error. unreadable contains the errors for the records that cannot be read.
 func (f *revertFlags) find(ctx context.Context, store *ledger.Store) (runs []ledger.Run, unreadable, err error) {
 	if len(f.ids) > 0 {
 		for _, id := range f.ids {
@@ -208,7 +209,7 @@ func (f *revertFlags) find(ctx context.Context, store *ledger.Store) (runs []led
 				runs = append(runs, run)
 			case errors.As(err, new(*ledger.UnmarkedError)), apierrors.IsForbidden(err), ctx.Err() != nil:
 				return nil, nil, err
-			default: // the other runs are reverted anyway
+			default: // the other runs are still reverted
 				unreadable = errors.Join(unreadable, fmt.Errorf("run %s was not reverted: %w; `kubectl gpu-fault leftovers --nodes` "+
 					"finds what a run without a usable record has left", id, kube.Explain(err)))
 			}
@@ -277,7 +278,7 @@ func (f *revertFlags) revert(
 	}
 	if len(errs) == 0 && slices.ContainsFunc(done, isSuperseded) {
 		return &usage.Verdict{
-			Message: "another client has changed what was to be undone, and its changes were kept: check whether they contain parts of the fault",
+			Message: "another client has changed what was to be reverted, and these changes were kept: check whether they contain parts of the fault",
 		}
 	}
 	return errors.Join(errs...)

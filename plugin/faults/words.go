@@ -25,7 +25,7 @@ func targets(run ledger.Run) string {
 	return strings.Join(names, ",")
 }
 
-// targetName returns a node's name alone, since most targets are nodes.
+// targetName returns only the name of a node, since most targets are nodes.
 func targetName(t ledger.Target) string {
 	if t.Kind == "Node" {
 		return t.Name
@@ -33,35 +33,36 @@ func targetName(t ledger.Target) string {
 	return t.String()
 }
 
-// undo returns a description of what reverting the run does.
+// undo describes what reverting the run does.
 func undo[U interface{ Describe(ledger.Step) string }](undoers map[string]U, run ledger.Run, now time.Time) string {
 	var all []string
 	inWorkload := func(step ledger.Step) bool { return step.Undo.Kind == cudashim.UndoKind && step.InPlace() }
 	if run.Expired(now) && slices.ContainsFunc(run.Steps, inWorkload) {
 		all = append(all,
-			fmt.Sprintf("its processes have been healthy since %s, but the pod template still has the shim",
+			fmt.Sprintf("the processes have been healthy since %s, but the shim is still in the pod template",
 				run.Until.Local().Format("15:04")))
 	}
 	for _, step := range run.Steps {
 		u, ok := undoers[step.Undo.Kind]
 		if !ok {
-			all = append(all, "unknown to this version: "+step.Undo.Kind)
+			all = append(all, "not supported by this version: "+step.Undo.Kind)
 			continue
 		}
 		if text := u.Describe(step); !slices.Contains(all, text) {
 			all = append(all, text)
 		}
 	}
-	if len(all) > mostUndone { // an exercise has dozens of steps
+	if len(all) > mostUndone { // an exercise may have dozens of steps
 		all = append(all[:mostUndone:mostUndone], fmt.Sprintf("and %d more", len(all)-mostUndone))
 	}
 	return strings.Join(all, "; ")
 }
 
-// mostUndone is the maximum number of undo descriptions that are listed.
+// mostUndone is the maximum number of undo descriptions to list.
 const mostUndone = 3
 
-// message returns one line about how the run ended. For a failed run, this is the error of the first failed step.
+// message returns one line that describes how the run ended. For a failed run, this is the error of the first failed
+// step.
 func message(run ledger.Run) string {
 	text := run.Message
 	if i := slices.IndexFunc(
@@ -102,7 +103,7 @@ func outcome(step ledger.Step) string {
 	switch {
 	case step.State == ledger.StatePlanned, step.State == ledger.StateSkipped, // never started
 		step.State == ledger.StateFailed && !step.InPlace(),
-		step.State == ledger.StateReverted && step.Undo.IsPermanent(): // a permanent change that was never made
+		step.State == ledger.StateReverted && step.Undo.IsPermanent(): // a permanent change, but never made
 		return "nothing to undo"
 	case step.Pending(), step.State == ledger.StateFailed:
 		return "not undone"
@@ -111,7 +112,7 @@ func outcome(step ledger.Step) string {
 	}
 }
 
-// remarks returns the messages of steps without duplicates. A message is a heading, optionally followed by lines; lines
+// remarks returns the messages of steps without duplicates. A message is a heading, optionally followed by lines. Lines
 // below the same heading are merged. Because records are untrusted, each line is marked as a note or indented.
 func remarks(runs []ledger.Run) string {
 	var order []string

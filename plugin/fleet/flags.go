@@ -1,4 +1,4 @@
-// Package fleet implements --in-cluster, with which a command injects its fault from inside the cluster.
+// Package fleet implements --in-cluster, which makes a command inject its fault from inside the cluster.
 package fleet
 
 import (
@@ -17,14 +17,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 )
 
-// Flags are --in-cluster and --nodes-per-pod, and the flag with which the pods run the same command.
+// Flags are --in-cluster and --nodes-per-pod, and the flag that makes the pods run the same command.
 type Flags struct {
 	InCluster   bool
 	NodesPerPod int
 
-	directory string       // of the plan, in a pod
-	shard     *fleet.Shard // in a pod
-	command   []string     // what the pods run, up to the flags that all fleets have
+	directory string       // directory of the plan, if running in a pod
+	shard     *fleet.Shard // set if running in a pod
+	command   []string     // the command that the pods run, without the flags that all fleets have
 }
 
 // New returns the default values.
@@ -40,15 +40,15 @@ const (
 func (f *Flags) AddFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.InCluster, inCluster, false,
 		"Inject from pods in the cluster, for many nodes; requires an --image from kubectl gpu-fault image push --with-plugin")
-	flags.IntVar(&f.NodesPerPod, nodesPerPod, f.NodesPerPod, "Number of nodes of each pod, with --in-cluster; 1 to 500")
+	flags.IntVar(&f.NodesPerPod, nodesPerPod, f.NodesPerPod, "With --in-cluster, number of nodes per pod, 1 to 500")
 	flags.StringVar(&f.directory, shardFlag, "", "Directory with the plan of the fleet")
 	_ = flags.MarkHidden(shardFlag)
 }
 
-// mostPerPod keeps the record of a pod's run below the limit of a ConfigMap.
+// mostPerPod keeps the record of a pod's run below the size limit of a ConfigMap.
 const mostPerPod = 500
 
-// Validate checks the flags that need no cluster.
+// Validate validates the flags that do not require a cluster.
 func (f *Flags) Validate(pods *podflags.Flags) error {
 	switch {
 	case f.NodesPerPod < 1 || f.NodesPerPod > mostPerPod:
@@ -58,7 +58,7 @@ func (f *Flags) Validate(pods *podflags.Flags) error {
 	case !f.InCluster:
 		return nil
 	case image.PluginIn(pods.Image) == "":
-		return fmt.Errorf("--%s requires --image with an image that contains the plugin and has its default tag; create "+
+		return fmt.Errorf("--%s requires --image with an image that contains the plugin and has the default tag; create "+
 			"one with: kubectl gpu-fault image push REPOSITORY --with-plugin", inCluster)
 	}
 	return nil
@@ -67,8 +67,8 @@ func (f *Flags) Validate(pods *podflags.Flags) error {
 // InShard reports whether this program runs in a pod of a fleet.
 func (f *Flags) InShard() bool { return f.directory != "" }
 
-// Prepare returns the nodes of the command line or, in a pod of a fleet, of its shard. With --in-cluster, it keeps the
-// command line for the pods: the words of the command and all flags that are not about the client.
+// Prepare returns the nodes on the command line or, in a pod of a fleet, those of its shard. With --in-cluster, it
+// keeps the command line for the pods: the words of the command, and all flags except those that concern the client.
 func (f *Flags) Prepare(cmd *cobra.Command, words, nodes []string) ([]string, error) {
 	if f.InCluster {
 		f.command = append(path(cmd), append(arguments(cmd.LocalNonPersistentFlags()), words...)...)
@@ -106,7 +106,8 @@ func path(cmd *cobra.Command) []string {
 	return words
 }
 
-// ofClient are the flags that the pods do not get. They select the nodes, or are about what the client shows and asks.
+// ofClient are the flags that are not passed to the pods. They select the nodes, or control the client's output and
+// confirmation.
 var ofClient = []string{"selector", "pod", "yes", "output", "no-headers", "dry-run", inCluster, nodesPerPod, shardFlag}
 
 // arguments returns the flags that the user or the environment has set.

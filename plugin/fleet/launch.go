@@ -21,18 +21,18 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
 )
 
-// Launch is a fault that is injected from inside the cluster.
+// Launch injects a fault from inside the cluster.
 type Launch struct {
 	Flags    *Flags
 	Pods     *podflags.Flags
 	Format   printer.Format
 	Streams  genericiooptions.IOStreams
-	Session  *fault.Session // of the preflight
-	Fault    string         // as in rbac print --for
+	Session  *fault.Session // session of the preflight
+	Fault    string         // a value of rbac print --for
 	Summary  string
 	Nodes    []string
 	Parallel int // number of nodes that a pod changes in parallel
-	// PerNode is the timeout of one node, and Cleanup that of the undo.
+	// PerNode is the timeout for one node, and Cleanup that for the undo.
 	PerNode, Cleanup time.Duration
 
 	plan fleet.Plan
@@ -42,12 +42,12 @@ type Launch struct {
 	every time.Duration // see fleet.Client
 }
 
-// mostPods limits the pods of a fleet that run at the same time: with ten nodes each, a hundred debug pods start in
-// parallel, which an API server and a registry bear.
+// mostPods limits the pods of a fleet that run at the same time. With ten nodes each, they start a hundred debug pods
+// in parallel, which an API server and a registry can handle.
 const mostPods = 10
 
-// Prepare makes the plan of the fleet, without a request that changes anything. It adds to the plan of the preflight
-// what the fleet needs and checks.
+// Prepare makes the plan for the fleet, without sending a request that changes anything. It adds to the preflight's
+// plan what the fleet needs and checks.
 func (l *Launch) Prepare(ctx context.Context, preflight *fault.Plan) (err error) {
 	preflight.Needs = append(preflight.Needs, fleet.Permissions(l.Session.Ledger.Namespace)...)
 	preflight.Checks = append(preflight.Checks, l.check)
@@ -73,10 +73,10 @@ func (l *Launch) Prepare(ctx context.Context, preflight *fault.Plan) (err error)
 	return err
 }
 
-// Cleanup returns how long the pod of a shard may take to undo what it did, given the time for few nodes: a pod with
-// many nodes undoes them in rounds.
+// Cleanup returns the time that the pod of a shard may take to undo its changes. few is the time for a few nodes. A pod
+// with many nodes undoes its changes in rounds.
 func Cleanup(few time.Duration, rounds int) time.Duration {
-	const inTime = 10 // rounds for which the time suffices
+	const inTime = 10 // rounds for which the time is sufficient
 	return max(few, fault.DefaultCleanupTimeout) * time.Duration(1+(rounds-1)/inTime)
 }
 
@@ -93,7 +93,7 @@ func (l *Launch) check(ctx context.Context) error {
 // Describe describes how the fault is injected.
 func (l *Launch) Describe() {
 	printer.Talk(l.Streams.ErrOut,
-		"A Job in namespace %q injects it: %s for %s, with image %q and the rights of service account %q.",
+		"A Job in namespace %q injects the fault: %s for %s, with image %q and the permissions of service account %q.",
 		l.Session.Ledger.Namespace, count.Of(len(l.plan.Shards), "pod"), count.Of(len(l.Nodes), "node"), l.Pods.Image,
 		ledger.FleetAccount)
 }
@@ -118,34 +118,35 @@ func (l *Launch) DryRun(mode string) error {
 const (
 	// readTimeout limits reading the records after the fleet has ended.
 	readTimeout = 2 * time.Minute
-	// lastLook limits finding out why pods failed before the fleet is stopped.
-	lastLook = 5 * time.Second
+	// lastCheck limits the time for determining why pods failed before the fleet is stopped.
+	lastCheck = 5 * time.Second
 )
 
-// Run creates the Job, follows it, and prints where the fault landed. If ctx is canceled, the Job is deleted, so that
-// its pods undo what they did.
+// Run creates the Job, follows it, and prints where the fault was injected. If ctx is canceled, the Job is deleted, so
+// that its pods undo their changes.
 func (l *Launch) Run(ctx context.Context) error {
 	client, store := l.client(), l.Session.Ledger
 	report := progress.New(l.Streams.ErrOut)
 	job, err := client.Start(ctx, l.job, l.data)
 	if err != nil {
-		return fmt.Errorf("%w; should a pod have started, undo with: %s", err, store.Command("revert", l.plan.ID))
+		return fmt.Errorf("%w; if a pod has started, revert the fleet with: %s", err,
+			store.Command("revert", l.plan.ID))
 	}
-	report.Note(fmt.Sprintf("if this client is lost, stop and undo the fleet with: %s",
+	report.Note(fmt.Sprintf("if this client is lost, stop and revert the fleet with: %s",
 		store.Command("revert", l.plan.ID)))
 	show := func(text string) { report.Step(l.plan.ID, text) }
 	followed := client.Follow(ctx, job, l.Pods.Timeout, show)
 
 	limit := readTimeout
 	if followed != nil {
-		limit = lastLook // while the pods go on
+		limit = lastCheck // while the pods continue
 	}
 	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	failures, err := client.Failures(look, l.plan.ID)
 	cancel()
 	errs := []error{err}
 	if followed != nil {
-		show("stopping: its pods undo what they did")
+		show("stopping: the pods undo their changes")
 		errs = append(errs, fmt.Errorf("fleet %s was stopped: %w", l.plan.ID, followed))
 	}
 	errs = append(errs, client.Stop(ctx, l.plan.ID))
@@ -161,15 +162,15 @@ func (l *Launch) Run(ctx context.Context) error {
 	for _, bad := range found.Unreadable {
 		errs = append(errs, fmt.Errorf("record %s cannot be read: %w", bad.Name, bad.Err))
 	}
-	rest := "its pod did not run"
+	rest := "the pod did not run"
 	if followed != nil {
-		rest = "the fleet was stopped before its pod began"
+		rest = "the fleet was stopped before the pod started"
 	}
 	result := newResult(l.plan, l.Summary, found.Runs, failures, rest)
 	return errors.Join(append([]error{result.print(l.Streams, l.Format, store)}, errs...)...)
 }
 
-// Origin returns what the record of a shard's run says about its client.
+// Origin returns the description of the client for the record of a shard's run.
 func (f *Flags) Origin(host string) string {
 	if f.shard == nil {
 		return host
@@ -177,8 +178,8 @@ func (f *Flags) Origin(host string) string {
 	return fmt.Sprintf("%s, for %s on host %s", host, orUnknown(f.shard.By), orUnknown(f.shard.From))
 }
 
-// unfinished reports whether the program of a run was killed before it had injected or undone everything. What a failed
-// run has left in place stays, as it does without a fleet.
+// unfinished reports whether the program of a run was killed before it had injected or undone everything. Changes that
+// a failed run has left in place stay in place, as they do without a fleet.
 func unfinished(run ledger.Run) bool {
 	return run.Phase == ledger.Planned || run.Phase == ledger.Applying ||
 		run.Phase == ledger.Interrupted && len(run.Pending()) > 0
@@ -199,7 +200,7 @@ func (f *Flags) Name(plan *fault.Plan) {
 }
 
 // Earlier handles the record of an earlier pod of this shard, so that nothing is injected twice. A finished run is the
-// result; an unfinished one is reverted. Without a record, done is false.
+// result. An unfinished run is reverted. Without a record, done is false.
 func (f *Flags) Earlier(ctx context.Context, s *fault.Session) (done bool, err error) {
 	if f.shard == nil {
 		return false, nil
@@ -215,11 +216,11 @@ func (f *Flags) Earlier(ctx context.Context, s *fault.Session) (done bool, err e
 	case run.Phase == ledger.Proven:
 		return true, nil
 	case !unfinished(run):
-		return true, fmt.Errorf("an earlier pod of this shard made run %s: %s %s", run.ID, run.Phase, run.Message)
+		return true, fmt.Errorf("an earlier pod of this shard created run %s: %s %s", run.ID, run.Phase, run.Message)
 	}
 	if _, err := s.Revert(ctx, run.ID, false); err != nil {
 		return true, fmt.Errorf("an earlier pod of this shard was lost: %w", err)
 	}
-	return true, fmt.Errorf("an earlier pod of this shard was lost: its run %s was reverted, and nothing is injected twice",
+	return true, fmt.Errorf("an earlier pod of this shard was lost; its run %s was reverted, and the fault is not injected again",
 		run.ID)
 }

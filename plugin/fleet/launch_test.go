@@ -177,10 +177,10 @@ func TestEarlier(t *testing.T) {
 		after ledger.Phase
 	}{
 		"finished":  {ledger.Proven, ledger.StateProven, "", ledger.Proven},
-		"failed":    {ledger.Failed, ledger.StateFailed, "an earlier pod of this shard made run", ledger.Failed},
+		"failed":    {ledger.Failed, ledger.StateFailed, "an earlier pod of this shard created run", ledger.Failed},
 		"evicted":   {ledger.Interrupted, ledger.StateSkipped, "Interrupted", ledger.Interrupted},
-		"lost":      {ledger.Applying, ledger.StateApplying, "nothing is injected twice", ledger.Reverted},
-		"not begun": {ledger.Planned, ledger.StatePlanned, "nothing is injected twice", ledger.Reverted},
+		"lost":      {ledger.Applying, ledger.StateApplying, "the fault is not injected again", ledger.Reverted},
+		"not begun": {ledger.Planned, ledger.StatePlanned, "the fault is not injected again", ledger.Reverted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -233,7 +233,7 @@ func TestEarlierFinishesTheUndo(t *testing.T) {
 		t.Fatal(err)
 	}
 	done, err := f.Earlier(t.Context(), w.Session)
-	if !done || !says(err, "nothing is injected twice") || u.undone != 1 {
+	if !done || !says(err, "the fault is not injected again") || u.undone != 1 {
 		t.Errorf("done %v, error %v, %d steps undone", done, err, u.undone)
 	}
 	now, err := w.Session.Ledger.Get(t.Context(), run.ID)

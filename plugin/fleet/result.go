@@ -16,7 +16,7 @@ import (
 type result struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
-	ID         string `json:"id"` // of the fleet
+	ID         string `json:"id"` // ID of the fleet
 	Summary    string `json:"summary"`
 	fleet.Outcome
 	Runs []ledger.Run `json:"runs"`
@@ -34,7 +34,7 @@ func newResult(
 	}
 }
 
-// print prints the table or the object. The error says that the fault did not land on all nodes.
+// print prints the table or the object. It returns an error if the fault was not injected on all nodes.
 func (r result) print(streams genericiooptions.IOStreams, format printer.Format, store *ledger.Store) error {
 	var err error
 	if format.IsTable() {

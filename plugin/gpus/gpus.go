@@ -1,4 +1,4 @@
-// Package gpus selects the GPUs of a node: --gpu.
+// Package gpus implements --gpu, which selects GPUs on a node.
 package gpus
 
 import (
@@ -23,7 +23,7 @@ type choice struct {
 // Choices is the value of --gpu, a comma-separated list.
 type Choices []choice
 
-// GPU is a GPU of a node.
+// GPU is a GPU on a node.
 type GPU struct {
 	PCI  xid.PCI
 	UUID string // empty if the node has no driver
@@ -69,7 +69,7 @@ func parse(text string) (choice, error) {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 {
 			return c, fmt.Errorf(
-				"invalid value %q for --gpu: must be an index in nvidia-smi (0), a UUID (GPU-...), a PCI address (0000:17:00), or all",
+				"invalid value %q for --gpu: must be an nvidia-smi index (0), a UUID (GPU-...), a PCI address (0000:17:00), or all",
 				text,
 			)
 		}
@@ -115,7 +115,7 @@ func (c choice) among(known []GPU, pod Pod) ([]GPU, error) {
 			return []GPU{{PCI: *c.pci}}, nil // without a driver, the user specifies the GPU's address
 		}
 		return nil, errors.New(
-			"the node has no GPU of the NVIDIA driver: for a GPU that does not exist, specify a PCI address, such as --gpu 0000:17:00",
+			"the NVIDIA driver lists no GPU on the node; to simulate a GPU, specify a PCI address, such as --gpu 0000:17:00",
 		)
 	}
 	if c.all {
@@ -131,11 +131,11 @@ func (c choice) among(known []GPU, pod Pod) ([]GPU, error) {
 	if pod.UID != "" {
 		return nil, fmt.Errorf("%s does not hold %s; it holds:\n%s", pod, c.name(), describe(known))
 	}
-	return nil, fmt.Errorf("%s not found; the GPUs of the node are:\n%s", c.name(), describe(known))
+	return nil, fmt.Errorf("%s not found; the GPUs on the node are:\n%s", c.name(), describe(known))
 }
 
-// Indexes returns the indexes, without duplicates; all: every GPU. It returns ok = false if a GPU is chosen by its UUID
-// or address.
+// Indexes returns the indexes without duplicates. all means every GPU. ok is false if a GPU is selected by its UUID or
+// address.
 func (cs Choices) Indexes() (indexes []int, all, ok bool) {
 	for _, c := range cs {
 		switch {
@@ -183,7 +183,7 @@ func (cs Choices) String() string {
 	return "GPUs " + strings.Join(words, ", ")
 }
 
-// name returns the choice as part of a sentence.
+// name returns the choice for use in a sentence.
 func (c choice) name() string {
 	if c.uuid != "" {
 		return c.uuid
@@ -220,7 +220,7 @@ func Of(info api.Info) ([]GPU, error) {
 // held returns the GPUs that the pod holds.
 func (p Pod) held(known []GPU, use api.PodUse) ([]GPU, error) {
 	if len(use.GPUs) == 0 {
-		return nil, fmt.Errorf("%s holds no GPU: the kubelet's device checkpoint has no device of nvidia.com for it", p)
+		return nil, fmt.Errorf("%s holds no GPU: the kubelet's device checkpoint lists no nvidia.com device for the pod", p)
 	}
 	var held []GPU
 	for _, g := range known {

@@ -87,10 +87,10 @@ func TestRefused(t *testing.T) {
 		"save n -f x --format tar":       `invalid value "tar" for --format: supported values: oci, docker`,
 		"save n -f x --format docker":    "requires --platform linux/amd64",
 		"save n -f x --platform l/amd64": "--platform requires --format docker",
-		"save n -f x --format docker --platform linux/s390x":     `--platform: the image is not made for platform "linux/s390x"; there are: linux/amd64`,
+		"save n -f x --format docker --platform linux/s390x":     `--platform: invalid platform "linux/s390x": supported values: linux/amd64`,
 		"save n:mine -f x --format docker --platform linux/s390": "omit the tag",
 		"save N -f x": "invalid image name",
-		"save n:mine -f x --with-plugin=" + program:     "the image is recognized by its tag only: omit :mine",
+		"save n:mine -f x --with-plugin=" + program:     "the image is recognized only by its tag: omit :mine",
 		"save n -f x --with-plugin=" + file:             "file is not a program for Linux",
 		"push a.example/n --with-plugin=" + dir + "/no": "--with-plugin: open",
 	} {

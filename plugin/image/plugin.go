@@ -12,22 +12,22 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/image"
 )
 
-// content is --with-plugin, which determines what the image contains.
+// content is the value of --with-plugin, which determines the contents of the image.
 type content struct{ plugin string }
 
-// thisProgram is the value of --with-plugin without a file.
+// thisProgram is the value of --with-plugin if no file is specified.
 const thisProgram = "this"
 
 func (c *content) addFlag(flags *pflag.FlagSet) {
 	flags.StringVar(&c.plugin, "with-plugin", "",
-		"Also include the plugin, for --in-cluster: this program if it is for Linux, otherwise the one in FILE, from a release's archive for Linux")
+		"Also include the plugin, for --in-cluster: this program if it is for Linux, otherwise FILE, from the Linux archive of a release")
 	flags.Lookup("with-plugin").NoOptDefVal = thisProgram
 }
 
 // build builds the image.
 func (c *content) build() (*image.Image, error) {
 	architectures := helper.Architectures()
-	if len(architectures) == 0 { // the error of For describes what to do
+	if len(architectures) == 0 { // For's error describes what to do
 		_, err := helper.For("amd64")
 		return nil, err
 	}
@@ -49,14 +49,14 @@ func (c *content) build() (*image.Image, error) {
 	return image.NewWithPlugin(helper.For, architectures, plugin)
 }
 
-// file returns the path of the plugin on a client's operating system.
+// file returns the path of the plugin to include. goos is the client's operating system.
 func (c *content) file(goos string) (string, error) {
 	if c.plugin != thisProgram {
 		return c.plugin, nil
 	}
 	if goos != "linux" {
-		return "", fmt.Errorf("this program is for %s: specify --with-plugin=FILE, the kubectl-gpu_fault from the "+
-			"archive of the same release for Linux", goos)
+		return "", fmt.Errorf("this program is for %s: specify --with-plugin=FILE with the kubectl-gpu_fault from the "+
+			"Linux archive of the same release", goos)
 	}
 	return os.Executable()
 }
@@ -66,10 +66,10 @@ func (c *content) checkTag(img *image.Image, tag string) error {
 	if c.plugin == "" || tag == img.Tag {
 		return nil
 	}
-	return fmt.Errorf("with --with-plugin, the image is recognized by its tag only: omit :%s, to use :%s", tag, img.Tag)
+	return fmt.Errorf("with --with-plugin, the image is recognized only by its tag: omit :%s to use :%s", tag, img.Tag)
 }
 
-// mostBytes is far more than a program of this tool has.
+// mostBytes is a size limit that is far larger than any program of this tool.
 const mostBytes = 256 << 20
 
 func read(path string) ([]byte, error) {

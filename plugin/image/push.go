@@ -29,8 +29,8 @@ func newPushCommand(streams genericiooptions.IOStreams) *cobra.Command {
 		Long: `Build the image for all platforms and push it to a registry, with the credentials of docker login or podman login. The command prints
 the value for --image. It includes the digest, so that nodes run exactly this image even if the tag is moved.
 
-Without :TAG, the image gets its default tag, by which the plugin recognizes it even without the digest.`,
-		Example: `  # Push the image, and use it from now on
+Without :TAG, the image gets its default tag. The plugin recognizes this tag even without the digest.`,
+		Example: `  # Push the image, and use it from then on
   image=$(kubectl gpu-fault image push registry.example.com/tools/gpu-fault-node)
   export KUBECTL_GPU_FAULT_IMAGE=$image
 
@@ -75,7 +75,7 @@ Without :TAG, the image gets its default tag, by which the plugin recognizes it 
 			if err := img.Push(ctx, tag, authn.DefaultKeychain); err != nil {
 				return err
 			}
-			printer.Talk(streams.ErrOut, "pushed; if nodes must log in to pull the image, pass --image-pull-secret too")
+			printer.Talk(streams.ErrOut, "pushed; if the registry requires credentials, also pass --image-pull-secret")
 			if format.IsTable() {
 				_, err := fmt.Fprintln(streams.Out, r.Image)
 				return err
@@ -85,7 +85,7 @@ Without :TAG, the image gets its default tag, by which the plugin recognizes it 
 	}
 	content.addFlag(cmd.Flags())
 	cmd.Flags().BoolVar(&insecure, "insecure", false, "Use HTTP if the registry does not support HTTPS")
-	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "Timeout of the whole push")
+	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "Timeout for the entire push")
 	format.AddFlags(cmd)
 	return cmd
 }

@@ -80,7 +80,7 @@ func (s *saving) run(text string) error {
 	use := image.CRIName(tag)
 	switch {
 	case s.format == "docker" && tag.TagStr() != img.Tag:
-		return fmt.Errorf("a docker archive has no digest, so the plugin would not recognize the image by tag %s: omit the tag, to use %s",
+		return fmt.Errorf("a docker archive has no digest, so the plugin would not recognize the image by tag %s: omit the tag to use %s",
 			tag.TagStr(), img.Tag)
 	case s.format == "docker":
 		p, err := img.Platform(s.platform)
@@ -163,7 +163,7 @@ func buffered(w io.Writer, write func(io.Writer) error) error {
 	return errors.Join(write(b), b.Flush())
 }
 
-// say prints how to load and use the image.
+// say prints instructions for loading and using the image.
 func (s *saving) say(tag name.Tag, use string) {
 	printer.Talk(s.streams.ErrOut,
 		"saved %s; load it on every node (ctr -n k8s.io images import FILE, kind load image-archive FILE), "+

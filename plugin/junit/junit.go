@@ -29,7 +29,7 @@ type Case struct {
 	Name, Class string
 	Took        time.Duration
 	Failure     *Message
-	Error       *Message // the case could not be run; counts as failed
+	Error       *Message // the case could not be run and counts as failed
 	Skipped     *Message
 	Output      string
 }

@@ -20,7 +20,7 @@ import (
 // ErrNoKubeconfig is the error for a missing or empty kubeconfig.
 var ErrNoKubeconfig = errors.New("no kubeconfig found: set KUBECONFIG or pass --kubeconfig FILE")
 
-// Explain returns an error of client-go with advice for the user. It returns unknown errors unchanged.
+// Explain adds advice for the user to a client-go error. It returns unknown errors unchanged.
 func Explain(err error) error {
 	var (
 		dial   *net.OpError
@@ -35,7 +35,7 @@ func Explain(err error) error {
 		strings.Contains(err.Error(), "invalid configuration: no configuration has been provided"):
 		return ErrNoKubeconfig
 	case clientcmd.IsContextNotFound(err), isMissing(err, "context"):
-		return fmt.Errorf("%w: list the contexts with `kubectl config get-contexts`", err)
+		return fmt.Errorf("%w: to list the contexts, run `kubectl config get-contexts`", err)
 	case isMissing(err, "cluster"), isMissing(err, "auth info"):
 		return fmt.Errorf("%w in the kubeconfig: see `kubectl config view` for --cluster and --user", err)
 	case apierrors.IsUnauthorized(err):
@@ -51,7 +51,7 @@ func Explain(err error) error {
 	}
 }
 
-// Explain is like the function Explain, and adds to a Forbidden error how to get the permissions.
+// Explain is like the function Explain, and also adds advice on how to get the permissions to a Forbidden error.
 func (c *Connection) Explain(err error) error {
 	err = Explain(err)
 	if !apierrors.IsForbidden(err) || len(c.Features) == 0 || strings.Contains(err.Error(), "gpu-fault rbac") {
@@ -69,7 +69,7 @@ func (c *Connection) Explain(err error) error {
 	return fmt.Errorf("%w; %s", err, c.Grant(user))
 }
 
-// otherRefusals are parts of Forbidden errors that no role prevents.
+// otherRefusals are parts of Forbidden errors that are not caused by missing roles.
 var otherRefusals = []string{
 	"exceeded quota", "violates PodSecurity", "admission webhook", "ValidatingAdmissionPolicy",
 }
@@ -77,22 +77,22 @@ var otherRefusals = []string{
 // refusedUser matches the user in the API server's message.
 var refusedUser = regexp.MustCompile(`User "([^"]+)" cannot `)
 
-// Grant returns advice on how a user gets the permissions that the command needs. An empty name means everybody whom
-// the roles are printed for by default.
+// Grant returns advice on granting a user the permissions that the command needs. If user is empty, the roles are for
+// the default subjects of `rbac print`.
 func (c *Connection) Grant(user string) string {
 	words := append(fault.RolesFor(c.Features, user, ""), c.RoleFlags...)
 	return "a cluster administrator can grant access: " +
 		ledger.New(nil, c.LedgerNamespace).Command(words...) + " | kubectl apply -f -"
 }
 
-// SwapFeature replaces a feature of the command by another.
+// SwapFeature replaces one of the command's features with another.
 func (c *Connection) SwapFeature(old, feature string) {
 	if i := slices.Index(c.Features, old); i >= 0 {
 		c.Features[i] = feature
 	}
 }
 
-// isMissing reports whether err is the untyped error of clientcmd for a name that is missing in the kubeconfig.
+// isMissing reports whether err is clientcmd's untyped error for a name that is missing from the kubeconfig.
 func isMissing(err error, what string) bool {
 	text := err.Error()
 	return strings.HasPrefix(text, what+" ") && strings.HasSuffix(text, "does not exist")

@@ -1,4 +1,4 @@
-// Package kube creates clients from the connection flags, and adds advice to the errors of clients.
+// Package kube creates clients from the connection flags, and adds advice to client errors.
 package kube
 
 import (
@@ -24,8 +24,8 @@ import (
 type Connection struct {
 	*genericclioptions.ConfigFlags
 	LedgerNamespace string
-	// Features are the values of `rbac print --for` for the command, and RoleFlags other flags that it needs. Commands
-	// set them before their first request.
+	// Features are the values of `rbac print --for` for the command, and RoleFlags are additional flags for `rbac
+	// print`. Commands set them before their first request.
 	Features, RoleFlags []string
 
 	connected *Cluster
@@ -34,7 +34,7 @@ type Connection struct {
 // Connected returns the cluster that the command has connected to, or nil.
 func (c *Connection) Connected() *Cluster { return c.connected }
 
-// NewConnection returns a connection with the default values of the flags.
+// NewConnection returns a connection with default flag values.
 func NewConnection(streams genericiooptions.IOStreams) *Connection {
 	flags := genericclioptions.NewConfigFlags(true).
 		WithDiscoveryQPS(50).WithDiscoveryBurst(300).
@@ -49,17 +49,17 @@ func (c *Connection) AddFlags(flags *pflag.FlagSet) {
 		"Namespace of run records, locks and debug pods; clients with different namespaces ignore each other's locks")
 }
 
-// Cluster has the client of a cluster.
+// Cluster contains the client for a cluster.
 type Cluster struct {
 	Client kubernetes.Interface
 	Config *rest.Config
-	// Namespace is the namespace of -n or of the context.
+	// Namespace is the value of -n or the namespace of the context.
 	Namespace string
-	// Context is the current context of the kubeconfig, for confirmations.
+	// Context is the current context in the kubeconfig, which is shown in confirmations.
 	Context string
 }
 
-// Cluster returns the cluster of the connection flags. It sends no request.
+// Cluster returns the cluster that the connection flags specify. It sends no request.
 func (c *Connection) Cluster() (*Cluster, error) {
 	if err := checkLedgerNamespace(c.LedgerNamespace); err != nil {
 		return nil, err
@@ -71,8 +71,9 @@ func (c *Connection) Cluster() (*Cluster, error) {
 	if c.isNowhere(config) {
 		return nil, ErrNoKubeconfig
 	}
-	// With client-go's defaults, 5 and 10 requests per second, ten nodes in parallel would be throttled. A large fleet
-	// needs about ten requests per node; the API server's priority and fairness decides how many it takes.
+	// With client-go's defaults of 5 and 10 requests per second, ten nodes in parallel would be throttled. A large
+	// fleet needs about ten requests per node. The API server's priority and fairness settings determine how many it
+	// accepts.
 	config.QPS, config.Burst = 400, 800
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -128,7 +129,7 @@ func (c *Connection) isNowhere(config *rest.Config) bool {
 	return err == nil && len(raw.Clusters) == 0 && strings.HasSuffix(config.Host, "localhost:8080")
 }
 
-// Files returns the kubeconfig files of the connection, and the default one.
+// Files returns the kubeconfig files of the connection, and the default file.
 func (c *Connection) Files() []string {
 	return append(c.ToRawKubeConfigLoader().ConfigAccess().GetLoadingPrecedence(), clientcmd.RecommendedHomeFile)
 }

@@ -2,12 +2,12 @@ package markup
 
 import (
 	"crypto/sha256"
-	_ "embed" // the style and the script
+	_ "embed" // embeds the style and the script
 	"encoding/base64"
 	"strings"
 )
 
-// Style and Script are used by all pages: themes and layouts, and copy buttons.
+// Style and Script are used by all pages for themes, layouts and copy buttons.
 var (
 	//go:embed page.css
 	Style string
@@ -15,7 +15,7 @@ var (
 	Script string
 )
 
-// Document is a self-contained page: its Content-Security-Policy allows only its embedded style and script.
+// Document is a self-contained page. Its Content-Security-Policy allows only its embedded style and script.
 type Document struct {
 	Title string
 	// Style is appended to the common style. It must be trusted.

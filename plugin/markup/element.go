@@ -1,6 +1,6 @@
-// Package markup writes reports as HTML pages in which all input is escaped. It does not use html/template: templates
-// call methods by name, so Go's linker would keep all exported methods of all Kubernetes packages, which would make the
-// plugin 50% larger.
+// Package markup writes reports as HTML pages in which all input is escaped. It does not use html/template, because
+// templates call methods by name. Go's linker would therefore keep all exported methods of all Kubernetes packages,
+// which would make the plugin 50% larger.
 package markup
 
 import (
@@ -15,13 +15,13 @@ import (
 // Part is a part of an element: an attribute, text, or another element. A nil part is ignored.
 type Part interface{ put(*strings.Builder) }
 
-// Names of elements and attributes have unexported types, so that callers can only use constants.
+// The names of elements and attributes have unexported types, so that callers can use only constants.
 type (
 	tag string
 	key string
 )
 
-// Text is untrusted text, which is escaped.
+// Text is untrusted text. It is escaped.
 type Text string
 
 func (t Text) put(b *strings.Builder) { b.WriteString(escape(string(t))) }
@@ -72,7 +72,8 @@ func (e element) put(b *strings.Builder) {
 // isVoid reports whether an element has no content and no end tag.
 func isVoid(t tag) bool { return t == "meta" || t == "br" }
 
-// endsLine reports whether a line break follows the element in the source: browsers ignore it after these elements.
+// endsLine reports whether a line break follows the element in the source. Browsers ignore line breaks after these
+// elements.
 func endsLine(t tag) bool {
 	switch t {
 	case "html", "head", "body", "meta", "title", "style", "script", "header", "main", "footer", "section", "article",
@@ -142,8 +143,8 @@ func Each[T any](all []T, show func(T) Part) Parts {
 	return shown
 }
 
-// escape returns s escaped for use in an element or in a quoted attribute. It keeps line breaks, and replaces control
-// characters and invalid UTF-8 with their numbers.
+// escape returns s escaped for use in an element or in a quoted attribute. Line breaks are preserved. Control
+// characters and invalid UTF-8 are replaced with their numbers.
 func escape(s string) string {
 	lines := strings.Split(s, "\n")
 	for i, line := range lines {

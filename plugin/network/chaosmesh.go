@@ -30,7 +30,7 @@ const (
 
 func (p *partition) byChaosMesh() bool { return p.via == viaChaosMesh }
 
-// validateVia checks what Chaos Mesh can express. The peers are parsed.
+// validateVia checks that Chaos Mesh can express the fault. The peers must have been parsed.
 func (p *partition) validateVia() error {
 	switch {
 	case p.via != viaNode && !p.byChaosMesh():
@@ -38,7 +38,7 @@ func (p *partition) validateVia() error {
 	case !p.byChaosMesh():
 		return nil
 	case p.Nodes.Pod == "" && p.workload == "":
-		return errors.New("--via chaos-mesh does not support all pods of a node: specify --pod POD or --workload TYPE/NAME")
+		return errors.New("--via chaos-mesh does not support all pods on a node: specify --pod POD or --workload TYPE/NAME")
 	case p.port != 0 || p.protocol != "":
 		return errors.New("--via chaos-mesh does not support --port and --protocol: a NetworkChaos selects packets by address")
 	}
@@ -56,14 +56,14 @@ func (p *partition) validateVia() error {
 	}
 	for _, o := range p.received {
 		if o.name == "" {
-			return fmt.Errorf("--via chaos-mesh does not support --from %s for %s: Chaos Mesh acts where packets are sent; "+
+			return fmt.Errorf("--via chaos-mesh does not support --from %s for %s: Chaos Mesh acts on the sender; "+
 				"use --from pod/NAME, or --to", o.text, p.result())
 		}
 	}
 	return nil
 }
 
-// chaos returns the change to the pods of each node, and the objects of all of them.
+// chaos returns the changes to the pods on each node, and the objects of all changes.
 func (p *partition) chaos(
 	ctx context.Context, connection *kube.Connection, cluster *kube.Cluster, nodes []string, chosen podsByNode,
 ) (changes []fault.Change, _ []*unstructured.Unstructured, _ error) {
@@ -135,7 +135,7 @@ func (p *partition) chaosFault(
 				continue
 			}
 			pod, err := o.find(ctx, cluster.Client, cluster.Namespace)
-			if err == nil { // Chaos Mesh also acts in the peer
+			if err == nil { // Chaos Mesh also injects the fault in the peer
 				err = errors.Join(checkPod(pod, ledgerNamespace), hasIPv4(pod))
 			}
 			if err != nil {
@@ -164,7 +164,8 @@ func hasIPv4(pod *corev1.Pod) error {
 	return fmt.Errorf("pod %s/%s has no IPv4 address, and Chaos Mesh handles IPv4 only: omit --via", pod.Namespace, pod.Name)
 }
 
-// ChaosMeshPermissions returns the permissions for faults by Chaos Mesh, in addition to those of every fault.
+// ChaosMeshPermissions returns the permissions for faults injected through Chaos Mesh, in addition to those for every
+// fault.
 func ChaosMeshPermissions() []fault.Permission {
 	return append(targetPermissions(), chaosmesh.Permissions()...)
 }

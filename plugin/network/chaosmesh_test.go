@@ -41,11 +41,11 @@ func TestValidateVia(t *testing.T) {
 		},
 		"a node": {
 			change: func(p *partition) { p.Nodes.Names = []string{"n"} },
-			want:   "does not support all pods of a node",
+			want:   "does not support all pods on a node",
 		},
 		"a selector": {
 			change: func(p *partition) { p.Nodes.Selector = "x" },
-			want:   "does not support all pods of a node",
+			want:   "does not support all pods on a node",
 		},
 		"a port": {
 			change: func(p *partition) { p.Nodes.Pod, p.port = "a", 80 },
@@ -65,7 +65,7 @@ func TestValidateVia(t *testing.T) {
 		},
 		"loss from a network": {
 			change: func(p *partition) { p.Nodes.Pod, p.loss, p.from = "a", 5, []string{"10.0.0.0/8"} },
-			want:   "--from 10.0.0.0/8 for losing packets: Chaos Mesh acts where packets are sent",
+			want:   "--from 10.0.0.0/8 for losing packets: Chaos Mesh acts on the sender",
 		},
 		"slow from any": {
 			change: func(p *partition) { p.Nodes.Pod, p.slow, p.from = "a", &api.Slow{Latency: 1}, []string{"any"} },
@@ -105,7 +105,7 @@ func TestChaosFault(t *testing.T) {
 		"pods":          {to: []string{"pod/b"}, from: []string{"pod/other/c"}, want: "to {[ml/b] []} from {[other/c] []}"},
 		"a network":     {from: []string{"10.2.0.0/16", "10.1.2.3"}, want: "from {[] [10.2.0.0/16 10.1.2.3/32]}"},
 		"itself":        {to: []string{"pod/a"}, want: "not found"},
-		"the host":      {to: []string{"pod/host"}, want: "uses the network of its node"},
+		"the host":      {to: []string{"pod/host"}, want: "uses the node's network"},
 		"IPv6":          {to: []string{"pod/v6"}, want: "pod ml/v6 has no IPv4 address"},
 		"the system":    {to: []string{"pod/kube-system/dns"}, want: "namespace kube-system is protected"},
 		"the same pod":  {pod: "b", to: []string{"pod/b"}, want: "peer pod/b is one of the selected pods"},

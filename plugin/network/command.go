@@ -1,5 +1,5 @@
 // Package network implements `kubectl gpu-fault network`, which cuts pods off from their peers, drops some of their
-// packets or slows them down.
+// packets, or slows them down.
 package network
 
 import (
@@ -15,7 +15,7 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 	cmd := &cobra.Command{
 		Use:   "network partition | loss | slow",
 		Short: "Cut pods off from other pods, DNS or networks, drop some of their packets or slow them down",
-		Long: `Cut pods off from other pods, from DNS or from networks, drop some of the packets between them, or slow them down, by rules in the kernel
+		Long: `Cut pods off from other pods, from DNS or from networks, drop some of the packets between them, or slow them down, with rules in the kernel
 of their nodes.`,
 		Example: `  # Cut a pod off from everything for five minutes
   kubectl gpu-fault network partition --pod trainer-0 --ttl 5m

@@ -27,7 +27,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
 )
 
-// partition holds the arguments and flags of `network partition`, `network loss` and `network slow`.
+// complete adds what all commands have in common.
 type partition struct {
 	nodefault.Flags
 	workload string
@@ -35,11 +35,11 @@ type partition struct {
 	protocol string
 	port     int
 	via      string    // node or chaos-mesh
-	loss     int       // the percentage of packets that are dropped; 0 for all of them
-	slow     *api.Slow // what happens to packets instead of being dropped; nil otherwise
+	loss     int       // percentage of packets to drop; 0 means all
+	slow     *api.Slow // how to slow packets down instead of dropping them; nil otherwise
 
 	sent, received []peer
-	notes          []string // about peers that may not be what the user expects
+	notes          []string // notes about peers that may not be what the user expects
 }
 
 func newPartition() *partition {
@@ -53,9 +53,9 @@ func newPartitionCommand(connection *kube.Connection, streams genericiooptions.I
 	cmd := &cobra.Command{
 		Use:   "partition (--pod POD | --workload TYPE/NAME | NODE... | -l SELECTOR) [--to PEER]... [--from PEER]...",
 		Short: "Drop packets between pods and their peers, until the run is reverted or expires",
-		Long: `Drop the packets between pods and their peers in the kernel of the pods' nodes, and verify it with a packet from a pod.
+		Long: `Drop the packets between pods and their peers in the kernel of the pods' nodes, and verify the fault with a packet from a pod.
 
-The pods are one pod, the running pods of a workload, or all pods that run on a node now. Nodes and a workload together select the pods of
+The pods are one pod, the running pods of a workload, or all pods currently running on a node. Nodes and a workload together select the pods of
 the workload on these nodes. Pods in the host network and in protected namespaces, such as kube-system, cannot be selected.
 
 A peer is one of these:
@@ -65,18 +65,18 @@ A peer is one of these:
   dns                              port 53 of any address, over UDP and TCP
   any                              any address
 
---to drops the packets that the pods send to the peer, --from the packets that they receive from it. Without both, all packets to and from any
-address are dropped. A connection needs both directions: with --to alone, requests of the peer arrive, but their answers are lost.
+--to drops the packets that the pods send to the peer, and --from the packets that they receive from the peer. By default, all packets to and from any
+address are dropped. A connection needs both directions: with --to alone, requests from the peer arrive, but the responses are lost.
 
-The rules match addresses. The packets to a Service have the address of the pod behind it. A pod that is recreated has another address, and is not
-cut off. Packets between a pod and its own node pass: the probes of the kubelet continue to work.
+The rules match addresses. Packets to a Service have the address of the pod behind the Service. A recreated pod has a different address, and is not
+cut off. Packets between a pod and its own node pass, so the kubelet's probes continue to work.
 
 With --via chaos-mesh, an installed Chaos Mesh injects the fault instead: the command creates NetworkChaos objects and waits until their status
-reports that all pods are injected. It starts no privileged pod. Packets between a pod and its own node are dropped, too. --port, --protocol, dns,
-IPv6 and all pods of a node are not supported.
+reports that the fault is injected in all pods. No privileged pod is started. Packets between a pod and its own node are also dropped. --port, --protocol, dns,
+IPv6, and selecting all pods on a node are not supported.
 
-The kernel of the node ends the fault when the TTL expires, and when the node boots. If the node's network bypasses netfilter, as with CNI plugins
-that use eBPF, the packet from the pod shows it, and the command removes the rules and fails.`,
+The node's kernel ends the fault when the TTL expires or when the node reboots. If the node's network bypasses netfilter, as with CNI plugins
+that use eBPF, the packet from the pod passes, and the command removes the rules and fails.`,
 		Example: `  # Cut a pod off from everything for five minutes
   kubectl gpu-fault network partition --pod trainer-0 -n research --ttl 5m
 
@@ -86,10 +86,10 @@ that use eBPF, the packet from the pod shows it, and the command removes the rul
   # Make DNS fail for all pods of a Deployment
   kubectl gpu-fault network partition --workload deployment/vllm -n infer --to dns
 
-  # Let an installed Chaos Mesh cut one rank of a job off from another
+  # Use an installed Chaos Mesh to cut one rank of a job off from another
   kubectl gpu-fault network partition --pod trainer-0 --to pod/trainer-1 --via chaos-mesh
 
-  # Cut the pods of a node off from an object store
+  # Cut the pods on a node off from an object store
   kubectl gpu-fault network partition gpu-1 --to 203.0.113.0/24 --protocol tcp --port 443`,
 	}
 	p.complete(cmd, connection, streams)
@@ -108,13 +108,13 @@ func (p *partition) complete(cmd *cobra.Command, connection *kube.Connection, st
 	cmd.ValidArgsFunction = completion.Nodes(connection)
 	p.AddFlags(cmd)
 	flags := cmd.Flags()
-	flags.Lookup("ttl").Usage = "Time after which the kernel of the node ends the fault unless reverted earlier, 10s to 24h"
+	flags.Lookup("ttl").Usage = "Time after which the node's kernel ends the fault unless reverted earlier, 10s to 24h"
 	flags.StringVar(&p.Nodes.Pod, "pod", "", "Pod to cut off, in the namespace of -n")
 	flags.StringVar(&p.workload, "workload", "", "Workload whose running pods to cut off, as TYPE/NAME, in the namespace of -n")
 	flags.StringSliceVar(&p.to, "to", nil, "Peer to which packets are dropped; may be specified up to 16 times")
 	flags.StringSliceVar(&p.from, "from", nil, "Peer from which packets are dropped; may be specified up to 16 times")
 	flags.IntVar(&p.port, "port", 0, "Destination port of the packets: with --to, a port of the peer; with --from, a port of the pods")
-	flags.StringVar(&p.via, "via", p.via, "What injects the fault: node (the kernel of the node) or chaos-mesh (an installed Chaos Mesh)")
+	flags.StringVar(&p.via, "via", p.via, "How to inject the fault: node (the node's kernel) or chaos-mesh (an installed Chaos Mesh)")
 	flags.StringVar(&p.protocol, "protocol", "", "Protocol of the packets: tcp or udp (default: all, or both with --port)")
 	_ = cmd.RegisterFlagCompletionFunc("pod", completion.Pods(connection))
 	_ = cmd.RegisterFlagCompletionFunc("workload", cuda.CompleteWorkload(connection))
@@ -126,7 +126,7 @@ func (p *partition) complete(cmd *cobra.Command, connection *kube.Connection, st
 	}
 }
 
-// validate checks everything that needs no cluster.
+// validate checks everything that does not require a cluster.
 func (p *partition) validate() (err error) {
 	if err := p.validateTarget(); err != nil {
 		return err
@@ -137,7 +137,7 @@ func (p *partition) validate() (err error) {
 	case p.port < 0 || p.port > 65535:
 		return fmt.Errorf("invalid value %d for --port: must be 1 to 65535", p.port)
 	case p.TTL.TTL == 0:
-		return errors.New("--ttl 0 is not supported: the kernel of the node, or Chaos Mesh, requires a time at which it ends the fault")
+		return errors.New("--ttl 0 is not supported: the node's kernel and Chaos Mesh require a time at which to end the fault")
 	}
 	if p.sent, err = parsePeers("to", p.to); err != nil {
 		return err
@@ -158,7 +158,7 @@ func (p *partition) validate() (err error) {
 	return p.Validate()
 }
 
-// defaultPeers returns the peers if none are specified: any address, in the directions that are supported.
+// defaultPeers returns the peers to use if none are specified: any address, in the supported directions.
 func (p *partition) defaultPeers() (sent, received []peer) {
 	all := []peer{{text: peerAny}}
 	switch {
@@ -206,7 +206,7 @@ func (p *partition) run(ctx context.Context, connection *kube.Connection, stream
 		},
 	}
 	if p.byChaosMesh() {
-		connection.SwapFeature("network", viaChaosMesh) // its roles do not need root on nodes
+		connection.SwapFeature("network", viaChaosMesh) // the roles for Chaos Mesh do not require root on nodes
 		what.Needs, what.Timed = chaosmesh.Permissions(), true
 		what.DryRun = func() any { return map[string]any{"apiVersion": "v1", "kind": "List", "items": chaos} }
 	}
@@ -260,8 +260,8 @@ func (p *partition) changes(
 	return changes, nil
 }
 
-// request returns a valid request for a node. A pod peer may have addresses of two families: those that no pod on the
-// node has are omitted.
+// request returns a valid request for a node. A pod peer may have addresses of two families. Addresses whose family no
+// pod on the node has are omitted.
 func request(what api.Partition, matches []api.Match) (api.Firewall, error) {
 	var absent netip.Prefix
 	for _, m := range matches {
@@ -278,7 +278,7 @@ func request(what api.Partition, matches []api.Match) (api.Firewall, error) {
 	return f, f.Validate()
 }
 
-// Permissions returns the permissions for partitions of any target, in addition to those of every fault.
+// Permissions returns the permissions for network faults with any target, in addition to those for every fault.
 func Permissions(ledgerNamespace string) []fault.Permission {
 	return append(needs(ledgerNamespace), targetPermissions()...)
 }
@@ -294,15 +294,15 @@ func targetPermissions() (all []fault.Permission) {
 	return append(all, fault.Permission{Verb: "get", Group: "batch", Resource: "jobs"})
 }
 
-// needs returns the permissions that each partition needs. The others depend on the target and the peers, which are
-// read before the preflight.
+// needs returns the permissions that every network fault needs. Other permissions depend on the target and the peers,
+// which are read before the preflight.
 func needs(ledgerNamespace string) []fault.Permission {
 	return append(fault.DebugPodPermissions(ledgerNamespace),
-		// To reject the addresses of Services as peers.
+		// Required to reject the addresses of Services as peers.
 		fault.Permission{Verb: "list", Resource: "services", Optional: true})
 }
 
-// subject returns the target in words.
+// subject describes the target.
 func (p *partition) subject() string {
 	switch {
 	case p.Nodes.Pod != "":
@@ -313,7 +313,7 @@ func (p *partition) subject() string {
 	return "all pods"
 }
 
-// peers returns the peers and ports in words, such as "to dns".
+// peers describes the peers and ports, such as "to dns".
 func (p *partition) peers() string {
 	var parts []string
 	for _, side := range []struct {
@@ -338,10 +338,10 @@ func (p *partition) peers() string {
 	return text
 }
 
-// String returns the target and the peers, such as "pod a to dns".
+// String describes the target and the peers, such as "pod a to dns".
 func (p *partition) String() string { return p.subject() + " " + p.peers() }
 
-// mostNamed is the number of pods that the description names.
+// mostNamed is the maximum number of pods to name in the description.
 const mostNamed = 5
 
 // describe describes the planned change and how it ends.
@@ -371,17 +371,17 @@ func (p *partition) describe(say func(string, ...any), pods []string, omitted st
 		how = "adds queueing disciplines to the pods' links and a table to the node's nftables, and connects from a pod to verify it"
 	}
 	say("How: a privileged pod%s %s.", p.Pods.OtherImage(), how)
-	say("Duration: %s. Undo: `kubectl gpu-fault revert RUN`. The kernel ends it when the TTL expires, and when the node boots.",
+	say("Duration: %s. Undo: `kubectl gpu-fault revert RUN`. The kernel ends the fault when the TTL expires or when the node reboots.",
 		p.TTL.String())
 }
 
-// describeChaos describes a fault by Chaos Mesh.
+// describeChaos describes a fault injected through Chaos Mesh.
 func (p *partition) describeChaos(say func(string, ...any), pods string) {
-	say("What: Chaos Mesh injects into %s: %s: %s.", pods, p.effect(), p.peers())
+	say("What: Chaos Mesh injects a fault into %s: %s %s.", pods, p.effect(), p.peers())
 	if slices.ContainsFunc(p.received, func(o peer) bool { return o.text == peerAny }) {
-		say("Note: packets from the pods' own nodes are dropped, too: the probes of the kubelet fail, and it may restart containers.")
+		say("Note: packets from the pods' own nodes are also dropped, so the kubelet's probes fail and it may restart containers.")
 	}
-	say("How: NetworkChaos objects, and no debug pod. To verify it, the command reads the status that Chaos Mesh reports.")
-	say("Duration: %s. Undo: `kubectl gpu-fault revert RUN`. Chaos Mesh ends it when the TTL expires; its objects remain until "+
+	say("How: NetworkChaos objects, and no debug pod. To verify the fault, the command reads the status that Chaos Mesh reports.")
+	say("Duration: %s. Undo: `kubectl gpu-fault revert RUN`. Chaos Mesh ends the fault when the TTL expires; the objects remain until "+
 		"the revert.", p.TTL.String())
 }

@@ -155,7 +155,7 @@ func TestPods(t *testing.T) {
 		wrong    string
 	}{
 		"a pod":                     {pod: runningPod("ml", "one", "a", "10.1.1.2"), want: "ml/one"},
-		"a pod in the host network": {pod: host, wrong: "pod ml/host uses the network of its node"},
+		"a pod in the host network": {pod: host, wrong: "pod ml/host uses the node's network"},
 		"a pod of kube-system":      {pod: dns, wrong: "namespace kube-system is protected"},
 		"a pod without an address":  {pod: runningPod("ml", "x", "a"), wrong: "has no address"},
 		"a workload":                {workload: "deployment/train", nodes: []string{"a", "b"}, want: "ml/one ml/two"},

@@ -19,21 +19,21 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 )
 
-// Peers with a name.
+// Peers that are specified by a name.
 const (
 	peerAny = "any"
 	peerDNS = "dns"
 )
 
-// maxPeers is the number of peers in each direction.
+// maxPeers is the maximum number of peers in each direction.
 const maxPeers = 16
 
-// peer is a value of --to or --from. If it is neither a pod nor a network, it is any address.
+// peer is a value of --to or --from. If it is neither a pod nor a network, it stands for any address.
 type peer struct {
 	text            string
 	dns             bool
 	network         netip.Prefix
-	namespace, name string // of a pod; the namespace is empty for that of -n
+	namespace, name string // of a pod; an empty namespace means the value of -n
 }
 
 // parsePeers parses the values of a flag.
@@ -69,7 +69,7 @@ func parsePeer(text string) (peer, error) {
 	case found && (kind == "pod" || kind == "pods"):
 		return p.ofPod(rest)
 	case found && slices.Contains([]string{"svc", "service", "services"}, kind):
-		return p, errors.New("the packets to a Service have the address of the pod behind it: specify the pods")
+		return p, errors.New("packets to a Service have the address of the pod behind the Service: specify the pods")
 	case strings.HasPrefix(text, "-"):
 		return p, fmt.Errorf("%w; is a value missing?", errPeer)
 	}
@@ -85,7 +85,7 @@ func parsePeer(text string) (peer, error) {
 	case err != nil || network.Addr().Is4In6():
 		return p, errPeer
 	case network != network.Masked():
-		return p, fmt.Errorf("the address has bits outside of the network: use %s or %s", network.Masked(), network.Addr())
+		return p, fmt.Errorf("the address has host bits set: use %s or %s", network.Masked(), network.Addr())
 	}
 	p.network = network
 	return p, nil
@@ -104,7 +104,7 @@ func (p peer) ofPod(text string) (peer, error) {
 	return p, nil
 }
 
-// find returns the running pod of the peer, which has addresses.
+// find returns the running pod of the peer. The pod has addresses.
 func (p peer) find(ctx context.Context, client kubernetes.Interface, namespace string) (*corev1.Pod, error) {
 	if p.namespace != "" {
 		namespace = p.namespace
@@ -116,11 +116,11 @@ func (p peer) find(ctx context.Context, client kubernetes.Interface, namespace s
 	case err != nil:
 		return nil, kube.Explain(fmt.Errorf("peer %s: %w", p.text, err))
 	case pod.Spec.HostNetwork:
-		return nil, fmt.Errorf("peer %s uses the network of its node: to cut off the whole node, specify its address %s",
+		return nil, fmt.Errorf("peer %s uses the node's network: to cut off the entire node, specify the node's address %s",
 			p.text, pod.Status.HostIP)
 	}
 	if len(addressesOf(pod)) == 0 || pod.Status.Phase != corev1.PodRunning {
-		return nil, fmt.Errorf("peer %s has no address (phase %s): wait until the pod runs", p.text, pod.Status.Phase)
+		return nil, fmt.Errorf("peer %s has no address (phase %s): wait until the pod is running", p.text, pod.Status.Phase)
 	}
 	return pod, nil
 }
@@ -135,23 +135,23 @@ func addressesOf(pod *corev1.Pod) (all []netip.Addr) {
 	return all
 }
 
-// resolver turns peers into matches.
+// resolver resolves peers to matches.
 type resolver struct {
 	client    kubernetes.Interface
-	namespace string // of pods without one
+	namespace string // namespace of pods specified without one
 	protocol  string
 	port      int
 	nodes     []corev1.Node
-	answers   bool // packets that the pods receive are verified by answers of their peers
+	answers   bool // received packets are verified through responses from peers
 }
 
-// match is a match before its probes are known, which depend on the node.
+// match is a match whose probes are not known yet, because they depend on the node.
 type match struct {
 	api.Match
 	dns bool
 }
 
-// matches returns the matches of a direction.
+// matches returns the matches for a direction.
 func (r resolver) matches(ctx context.Context, peers []peer, received bool) (all []match, _ error) {
 	for _, p := range peers {
 		networks := []netip.Prefix{p.network}
@@ -193,8 +193,8 @@ func (r resolver) expand(m match) (all []match) {
 
 const dnsPort = 53
 
-// forNode returns the matches for a node, with addresses to which its pods can send packets. For DNS, the helper uses
-// the servers in the resolv.conf of a pod.
+// forNode returns the matches for a node, with addresses to which the node's pods can send packets. For DNS, the helper
+// uses the servers in the resolv.conf of a pod.
 func (r resolver) forNode(matches []match, node string) (all []api.Match) {
 	for _, m := range matches {
 		if (!m.Received || r.answers) && !m.dns {
@@ -205,14 +205,14 @@ func (r resolver) forNode(matches []match, node string) (all []api.Match) {
 	return all
 }
 
-// maxProbes is the number of addresses that are tried for a rule, of each family.
+// maxProbes is the maximum number of addresses of each family to try for a rule.
 const maxProbes = 4
 
-// Addresses that belong to nobody (RFC 5737, RFC 3849). A node with a default route forwards packets to them.
+// Addresses reserved for documentation (RFC 5737, RFC 3849). A node with a default route forwards packets to them.
 var unusedAddresses = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 
-// probes returns addresses in the network, or any if it is the zero value, to which the node should forward packets.
-// Packets to addresses of the node itself are not forwarded.
+// probes returns addresses in the network, or any addresses if it is the zero value, to which the node should forward
+// packets. Packets to the node's own addresses are not forwarded.
 func (r resolver) probes(network netip.Prefix, node string) []netip.Addr {
 	if network.IsSingleIP() {
 		return []netip.Addr{network.Addr()}
@@ -250,7 +250,8 @@ func (r resolver) probes(network netip.Prefix, node string) []netip.Addr {
 	return append(v4, v6...)
 }
 
-// nodeAddresses returns the addresses of a node and the first ones of its pods, which usually are those of its bridge.
+// nodeAddresses returns the addresses of a node, and the first addresses of its pod networks, which usually belong to
+// its bridge.
 func nodeAddresses(n corev1.Node) (all []netip.Addr) {
 	for _, a := range n.Status.Addresses {
 		if address, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {

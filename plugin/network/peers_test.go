@@ -183,7 +183,7 @@ func TestPeerPods(t *testing.T) {
 	host.Spec.HostNetwork = true
 	client := fake.NewClientset(host, runningPod("ml", "waits", "n"), runningPod("other", "b", "n", "10.1.0.9"))
 	for text, want := range map[string]string{
-		"pod/host": "specify its address 10.9.0.1", "pod/waits": "has no address",
+		"pod/host": "specify the node's address 10.9.0.1", "pod/waits": "has no address",
 		"pod/b": `not found in namespace "ml"`, "pod/other/b": "",
 	} {
 		p, err := parsePeer(text)

@@ -17,7 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 )
 
-// podsByNode are the pods of a partition.
+// podsByNode are the target pods, by node.
 type podsByNode map[string][]corev1.Pod
 
 // checkPod returns an error if the pod must not or cannot be cut off.
@@ -29,7 +29,7 @@ func checkPod(pod *corev1.Pod, ledgerNamespace string) error {
 	}
 	switch {
 	case pod.Spec.HostNetwork:
-		return fmt.Errorf("pod %s uses the network of its node: its packets cannot be distinguished from those of the node", name)
+		return fmt.Errorf("pod %s uses the node's network: its packets cannot be distinguished from the node's packets", name)
 	case len(addressesOf(pod)) == 0:
 		return fmt.Errorf("pod %s has no address", name)
 	}
@@ -58,7 +58,7 @@ func isRunning(pod corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil && pod.Spec.NodeName != ""
 }
 
-// pods returns the pods to cut off on the nodes, and describes the pods of the nodes that are omitted.
+// pods returns the pods to cut off on the nodes, and describes the pods on these nodes that are omitted.
 func (p *partition) pods(
 	ctx context.Context, cluster *kube.Cluster, nodes []string, pod *corev1.Pod, ledgerNamespace string,
 ) (chosen podsByNode, omitted string, err error) {
@@ -113,7 +113,7 @@ func ofNodes(
 		}
 		if len(chosen[node]) == 0 {
 			return nil, "", fmt.Errorf("node %q has no pods that can be cut off: pods in the host network and in protected "+
-				"namespaces, such as kube-system, are not", node)
+				"namespaces, such as kube-system, cannot", node)
 		}
 	}
 	if omitted == 0 {

@@ -13,13 +13,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 )
 
-// checkServices returns an error if a peer is an address of a Service: kube-proxy replaces the address by that of a pod
-// before the packet reaches the rules. Networks that contain such addresses get a note. Services that the user cannot
-// list are not checked.
+// checkServices returns an error if a peer is an address of a Service, because kube-proxy replaces this address with
+// that of a pod before the packet reaches the rules. Networks that contain such addresses get a note. Services that the
+// user cannot list are not checked.
 func checkServices(ctx context.Context, cluster *kube.Cluster, peers []peer) (notes []string, _ error) {
 	services, err := cluster.Client.CoreV1().Services("").List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return nil, nil // the preflight warns of the missing permission
+		return nil, nil // the preflight warns about the missing permission
 	}
 	var problems []error
 	for _, p := range peers {
@@ -27,17 +27,17 @@ func checkServices(ctx context.Context, cluster *kube.Cluster, peers []peer) (no
 		switch {
 		case of == "":
 		case p.network.IsSingleIP():
-			problems = append(problems, fmt.Errorf("peer %s is an address of Service %s; the packets have the address of the "+
-				"pod behind it: specify the pods, or dns", p.text, of))
+			problems = append(problems, fmt.Errorf("peer %s is an address of Service %s; packets have the address of the "+
+				"pod behind the Service: specify the pods, or dns", p.text, of))
 		default:
 			notes = append(notes, fmt.Sprintf("%s contains addresses of Services, such as %s of %s. "+
-				"Packets to Services are not dropped, unless the pods behind them are peers too", p.text, address, of))
+				"Packets to Services are not affected, unless the pods behind them are also peers", p.text, address, of))
 		}
 	}
 	return notes, errors.Join(problems...)
 }
 
-// inNetwork returns the first address of a Service in the network, and the name of the Service.
+// inNetwork returns the first Service address in the network, and the name of the Service.
 func inNetwork(network netip.Prefix, services []corev1.Service) (netip.Addr, string) {
 	for _, s := range services {
 		addresses := slices.Concat(s.Spec.ClusterIPs, s.Spec.ExternalIPs)

@@ -23,38 +23,38 @@ func newSlowCommand(connection *kube.Connection, streams genericiooptions.IOStre
 		Long: `Delay the packets that pods receive from their peers, or limit their rate, in the kernel of the pods' nodes, as a congested or a degraded
 link does.
 
-Targets, peers, limits and undo are those of network partition. Only packets that the pods receive become slow: the latency is added once to
-each request and its answer, and twice if the peer is one of the selected pods too. --from selects the peers; without it, the packets of all
+Targets, peers, limits and undo are the same as for network partition. Only packets that the pods receive become slow: the latency is added once to
+each request and its response, and twice if the peer is also one of the selected pods. --from selects the peers; by default, packets from all
 addresses are slow.
 
 The packets wait in a queueing discipline (tc) on the node's end of the pods' links: in HTB, and for --latency also in netem. Most kernels have
-both as modules. If the kernel of a node lacks one, if a pod's link is not of the kind veth, or if the link has a queueing discipline already,
-such as that of the bandwidth plugin, the command changes nothing and says so.
+both as modules. If a node's kernel lacks one, if a pod's link is not of the kind veth, or if the link already has a queueing discipline,
+such as one from the bandwidth plugin, the command reports this and changes nothing.
 
-With --via chaos-mesh, packets are delayed where they are sent: --to selects the peers to which the pods send, --from must be pod/NAME, and the
+With --via chaos-mesh, packets are delayed on the sender: --to selects the peers to which the pods send, --from must be pod/NAME, and the
 default is --to any.
 
-To verify the fault, the command connects from a pod to a peer, and measures how long the answer takes. The peer must answer, but a rejection is
-an answer. The kernel ends the fault when the TTL expires.`,
-		Example: `  # Delay all packets that a pod receives by 100 ms, more or less 20 ms
+To verify the fault, the command connects from a pod to a peer, and measures the response time. The peer must respond; rejecting the connection is
+also a response. The kernel ends the fault when the TTL expires.`,
+		Example: `  # Delay all packets that a pod receives by 100 ms, plus or minus 20 ms
   kubectl gpu-fault network slow --pod trainer-0 --latency 100ms --jitter 20ms
 
-  # Limit what the pods of a Deployment receive from an object store to 10 Mbit/s
+  # Limit the traffic that the pods of a Deployment receive from an object store to 10 Mbit/s
   kubectl gpu-fault network slow --workload deployment/vllm -n infer --rate 10M \
       --from 203.0.113.0/24`,
 	}
 	p.complete(cmd, connection, streams)
 	flags := cmd.Flags()
-	flags.Lookup("to").Usage = "Peer to which packets are slow; requires --via chaos-mesh"
-	flags.Lookup("from").Usage = "Peer from which packets are slow; may be specified up to 16 times"
+	flags.Lookup("to").Usage = "Peer to which packets are slowed down; requires --via chaos-mesh"
+	flags.Lookup("from").Usage = "Peer from which packets are slowed down; may be specified up to 16 times"
 	flags.Lookup("port").Usage = "Port of the pods at which the packets arrive"
-	flags.DurationVar(&latency, "latency", 0, "How much later packets arrive, such as 100ms; at most 1m")
-	flags.DurationVar(&jitter, "jitter", 0, "How much the latency varies at random; at most the latency")
-	flags.StringVar(&rate, "rate", "", "Highest rate in bits per second, such as 10M; 8k to 100G")
+	flags.DurationVar(&latency, "latency", 0, "Delay of packets, such as 100ms; at most 1m")
+	flags.DurationVar(&jitter, "jitter", 0, "Maximum random variation of the latency; at most the latency")
+	flags.StringVar(&rate, "rate", "", "Maximum rate in bits per second, such as 10M; 8k to 100G")
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		if len(p.to) > 0 && !p.byChaosMesh() {
-			return errors.New("--to requires --via chaos-mesh: the kernel of the node delays only packets that the pods receive; use --from")
+			return errors.New("--to requires --via chaos-mesh: the node's kernel delays only packets that the pods receive; use --from")
 		}
 		if p.slow, err = slowOf(latency, jitter, rate); err != nil {
 			return err
@@ -64,7 +64,7 @@ an answer. The kernel ends the fault when the TTL expires.`,
 	return cmd
 }
 
-// slowOf returns what the flags request.
+// slowOf returns the delay and rate that the flags request.
 func slowOf(latency, jitter time.Duration, rate string) (*api.Slow, error) {
 	s := &api.Slow{Latency: latency, Jitter: jitter}
 	switch {

@@ -2,9 +2,9 @@ package network
 
 import "fmt"
 
-// The words for each of the three faults.
+// Wording for each of the three faults.
 
-// share returns which packets are dropped.
+// share describes which packets are dropped.
 func (p *partition) share() string {
 	if p.loss == 0 {
 		return "packets"
@@ -12,7 +12,7 @@ func (p *partition) share() string {
 	return fmt.Sprintf("%d%% of the packets", p.loss)
 }
 
-// effect returns what happens to the packets, as the action of a run.
+// effect describes what happens to the packets, as the action of a run.
 func (p *partition) effect() string {
 	if p.slow != nil {
 		return "slow down packets (" + p.slow.String() + ")"

@@ -1,4 +1,4 @@
-// Package nodefault provides the flags and the control flow that commands which inject faults into nodes share.
+// Package nodefault provides the flags and the control flow shared by the commands that inject faults into nodes.
 package nodefault
 
 import (
@@ -27,10 +27,10 @@ type Flags struct {
 	Allow    fault.Allowances
 	TTL      ttl.Flags
 	Pods     podflags.Flags
-	NoPods   bool // the fault uses the API only
+	NoPods   bool // the fault uses only the API
 	Format   printer.Format
 	Expect   expect.Flags
-	Fleet    fleet.Flags // of commands that register them
+	Fleet    fleet.Flags // only for commands that register these flags
 }
 
 // New returns the default values.
@@ -43,7 +43,7 @@ func (f *Flags) AddFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVarP(&f.Nodes.Selector, "selector", "l", "", "Label selector of the nodes")
 	flags.IntVar(&f.Parallel, "parallel", f.Parallel,
-		"Number of nodes changed in parallel; 0 for 10, or a twentieth of over 200 nodes, at most 50")
+		"Number of nodes changed in parallel; 0 means 10, or for more than 200 nodes 5% of the nodes, at most 50")
 	f.TTL.AddFlags(flags)
 	f.DryRun.AddFlag(cmd, dryrun.Usage, dryrun.Modes()...)
 	flags.BoolVarP(&f.Yes, "yes", "y", false, "Do not ask for confirmation")
@@ -64,7 +64,7 @@ func AddAllowances(flags *pflag.FlagSet, allow *fault.Allowances) {
 		"Allow a run that affects more than half of the GPU nodes")
 }
 
-// Validate checks everything that needs no cluster.
+// Validate checks everything that does not require a cluster.
 func (f *Flags) Validate() error {
 	var parallel error
 	if f.Parallel < 0 {
@@ -74,14 +74,14 @@ func (f *Flags) Validate() error {
 		f.Pods.Validate(), f.Format.Validate(), f.Expect.Validate(f.Format), f.validateFleet())
 }
 
-// validateFleet rejects what cannot be done from inside the cluster.
+// validateFleet rejects options that are not supported from inside the cluster.
 func (f *Flags) validateFleet() error {
 	switch {
 	case f.Fleet.InCluster && f.Expect.Given():
 		return errors.New("--in-cluster cannot be used with --expect and --expect-not: follow a run with " +
 			"`kubectl gpu-fault watch RUN`")
 	case f.Fleet.InCluster && f.Nodes.Pod != "":
-		return errors.New("--in-cluster cannot be used with --pod, which selects one node: omit --in-cluster")
+		return errors.New("--in-cluster cannot be used with --pod, which selects only one node: omit --in-cluster")
 	}
 	return f.Fleet.Validate(&f.Pods)
 }

@@ -24,27 +24,28 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
 )
 
-// Fault is what a command injects into nodes.
+// Fault is the fault that a command injects into nodes.
 type Fault struct {
-	Name    string // of the command, such as runtime
+	Name    string // name of the command, such as runtime
 	Summary string
-	// Result is the state of a node afterwards: "broken".
+	// Result is the state of a node afterwards, such as "broken".
 	Result string
-	// Question is the question for confirmation, up to the nodes: "Break containerd's configuration on".
+	// Question is the confirmation question without the nodes, such as "Break containerd's configuration on".
 	Question string
 	// Describe describes to the user, through say, what will be changed and how it ends. It may be nil.
 	Describe func(say func(format string, args ...any))
-	// Needs are the permissions that it needs in addition to those of every fault.
+	// Needs are the permissions that the fault needs in addition to those for every fault.
 	Needs []fault.Permission
-	// Nodes selects the nodes if the arguments and flags of Flags do not. It may be nil.
+	// Nodes selects the nodes if the arguments and flags in Flags do not. It may be nil.
 	Nodes func(ctx context.Context, cluster *kube.Cluster) ([]string, error)
-	// Changes returns a change for each node. The pod is the one that selects the node; nil if nodes were specified.
+	// Changes returns a change for each node. pod is the pod that selects the node, or nil if nodes were specified.
 	Changes func(
 		ctx context.Context, cluster *kube.Cluster, nodes []string, pod *corev1.Pod,
 	) ([]fault.Change, error)
-	// Print prints the result of a run; nil prints the evidence as a table, or the whole record in other formats.
+	// Print prints the result of a run. If it is nil, the evidence is printed as a table, or the whole record in other
+	// formats.
 	Print func(*ledger.Run) error
-	// DryRun returns what a dry run prints as YAML instead of the nodes; it may be nil.
+	// DryRun returns the object that a dry run prints as YAML instead of the nodes. It may be nil.
 	DryRun func() any
 	// Timed reports whether the fault ends when the TTL expires although it starts no debug pods.
 	Timed bool
@@ -52,7 +53,7 @@ type Fault struct {
 	CleanupTimeout time.Duration
 }
 
-// Run injects a fault into the nodes of the flags: it asks for confirmation, and prints the evidence.
+// Run injects a fault into the nodes that the flags select. It asks for confirmation, and prints the evidence.
 func (f *Flags) Run(
 	ctx context.Context, connection *kube.Connection, streams genericiooptions.IOStreams, what Fault,
 ) error {
@@ -114,15 +115,16 @@ func (f *Flags) Run(
 	})
 }
 
-// Launch completes the launch from inside the cluster; without --in-cluster, it returns nil. It adds to the plan what
-// the launch needs and checks. In a pod of a fleet, it gives the plan and the session what they have from the fleet.
+// Launch completes the launch from inside the cluster. Without --in-cluster, it returns nil. It adds to the plan what
+// the launch needs and checks. In a pod of a fleet, it sets the fields of the plan and the session that come from the
+// fleet.
 func (f *Flags) Launch(
 	ctx context.Context, s *fault.Session, plan *fault.Plan, launch fleet.Launch,
 ) (*fleet.Launch, error) {
 	f.Fleet.Name(plan)
 	s.From = f.Fleet.Origin(s.From)
 	if f.Fleet.InShard() {
-		s.Allow = f.Allow // to undo what a lost pod did
+		s.Allow = f.Allow // required to undo the changes of a lost pod
 		s.CleanupTimeout = fleet.Cleanup(s.CleanupTimeout, fault.Rounds(len(launch.Nodes), f.Parallel))
 	}
 	if !f.Fleet.InCluster {
@@ -134,7 +136,7 @@ func (f *Flags) Launch(
 	return &launch, launch.Prepare(ctx, plan)
 }
 
-// nodes returns the nodes, and the pod that selects the node if there is one.
+// nodes returns the nodes, and the pod that selects the node, if any.
 func (f *Flags) nodes(ctx context.Context, cluster *kube.Cluster, what Fault) ([]string, *corev1.Pod, error) {
 	if what.Nodes == nil {
 		return f.Nodes.Resolve(ctx, cluster.Client, cluster.Namespace)
@@ -143,12 +145,12 @@ func (f *Flags) nodes(ctx context.Context, cluster *kube.Cluster, what Fault) ([
 	return names, nil, err
 }
 
-// manyNodes is the number of nodes above which less garbage is kept: a run on a thousand nodes should stay below
-// 200 MiB, and waits for the API server most of the time.
+// manyNodes is the number of nodes above which less garbage is kept. A run on a thousand nodes should use less than 200
+// MiB, and spends most of the time waiting for the API server.
 const manyNodes = 200
 
-// Observed runs a fault, prints it, and then waits for what the cluster is expected to do. If an object is printed, it
-// is that of the reactions.
+// Observed runs a fault, prints it, and then waits for the expected reactions of the cluster. If an object is printed,
+// it is that of the reactions.
 func (f *Flags) Observed(
 	ctx context.Context, cluster *kube.Cluster, streams genericiooptions.IOStreams, names []string,
 	inject func() (run *ledger.Run, show func() error, err error),
@@ -173,7 +175,7 @@ func (f *Flags) Observed(
 	return observation.Finish(ctx, run, f.Format)
 }
 
-// session returns a session whose timeout suffices for the nodes.
+// session returns a session whose timeout is sufficient for the nodes.
 func (f *Flags) session(
 	ctx context.Context,
 	cluster *kube.Cluster,
@@ -262,21 +264,21 @@ func (f *Flags) print(
 	}
 	revert := ledger.New(nil, connection.LedgerNamespace).Command("revert", run.ID)
 	if permanent {
-		printer.Talk(streams.ErrOut, "%s on %s; this cannot be undone; to close its record: %s", what.Result, List(proven), revert)
+		printer.Talk(streams.ErrOut, "%s on %s; this cannot be undone; to close the record: %s", what.Result, List(proven), revert)
 		return nil
 	}
 	end := "until " + run.Until.Local().Format("15:04:05")
 	switch {
 	case run.Until.IsZero():
 		end = "no end"
-	case f.NoPods && !what.Timed: // nothing on the node ends the fault
-		end = "until it is reverted"
+	case f.NoPods && !what.Timed: // the node does not end the fault on its own
+		end = "until the run is reverted"
 	}
-	printer.Talk(streams.ErrOut, "%s on %s, %s; to undo it: %s", what.Result, List(proven), end, revert)
+	printer.Talk(streams.ErrOut, "%s on %s, %s; to revert the run: %s", what.Result, List(proven), end, revert)
 	return nil
 }
 
-// List returns nodes as part of a sentence.
+// List formats node names for use in a sentence.
 func List(names []string) string {
 	if len(names) == 1 {
 		return "node " + names[0]

@@ -16,13 +16,13 @@ import (
 // defaultTimeout is OpenTelemetry's.
 const defaultTimeout = 10 * time.Second
 
-// parent is the span that TRACEPARENT names; the zero value if it names none.
+// parent is the span that TRACEPARENT identifies. The zero value means that there is none.
 type parent struct {
 	trace, span string
 	sampled     bool
 }
 
-// config is what OpenTelemetry's environment variables say.
+// config is the configuration from OpenTelemetry's environment variables.
 type config struct {
 	endpoint *url.URL // nil if nothing is sent
 	headers  http.Header
@@ -32,10 +32,10 @@ type config struct {
 	warnings []string
 }
 
-// read reads the environment. What is invalid is a warning, as OpenTelemetry's specification demands.
+// read reads the environment. Invalid values cause a warning, as OpenTelemetry's specification requires.
 func read(env func(string) string) config {
 	c := config{timeout: defaultTimeout, headers: http.Header{}}
-	get := func(name string) string { // the variable of traces takes precedence
+	get := func(name string) string { // the variable for traces takes precedence
 		return cmp.Or(env("OTEL_EXPORTER_OTLP_TRACES_"+name), env("OTEL_EXPORTER_OTLP_"+name))
 	}
 	c.parent = c.readParent(env("TRACEPARENT"))
@@ -59,15 +59,15 @@ func read(env func(string) string) config {
 	return c
 }
 
-// supported returns the endpoint, or nil if it does not speak JSON.
+// supported returns the endpoint, or nil if it does not support JSON.
 func (c *config) supported(protocol string) *url.URL {
 	switch protocol {
 	case "", "http/json":
-	case "http/protobuf": // collectors take both at the same URL
+	case "http/protobuf": // collectors accept both at the same URL
 		c.warn("OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf is not supported; sending http/json")
 	default:
 		c.warn(
-			"the trace is not sent: OTEL_EXPORTER_OTLP_PROTOCOL=%s is not supported; specify http/json and its endpoint",
+			"the trace is not sent: OTEL_EXPORTER_OTLP_PROTOCOL=%s is not supported; specify http/json and the corresponding endpoint",
 			protocol,
 		)
 		return nil
@@ -93,7 +93,7 @@ func (c *config) warn(format string, args ...any) {
 	c.warnings = append(c.warnings, fmt.Sprintf(format, args...))
 }
 
-// readEndpoint returns the URL for traces. The general endpoint is a base to which the path of traces is appended.
+// readEndpoint returns the URL for traces. The general endpoint is a base URL to which the path for traces is appended.
 func (c *config) readEndpoint(env func(string) string) *url.URL {
 	name, path := "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", ""
 	text := env(name)
@@ -106,7 +106,7 @@ func (c *config) readEndpoint(env func(string) string) *url.URL {
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		c.warn("invalid value for %s: must be a URL such as http://localhost:4318", name) // it may have a password
+		c.warn("invalid value for %s: must be a URL such as http://localhost:4318", name) // the URL may contain a password, so it is not shown
 		return nil
 	}
 	if path != "" {
@@ -115,7 +115,7 @@ func (c *config) readEndpoint(env func(string) string) *url.URL {
 	return u
 }
 
-// pairs parses KEY=VALUE,KEY=VALUE, where values are percent-encoded.
+// pairs parses KEY=VALUE,KEY=VALUE with percent-encoded values.
 func (c *config) pairs(name, text string) map[string]string {
 	all := map[string]string{}
 	for item := range strings.SplitSeq(text, ",") {
@@ -148,18 +148,18 @@ func (c *config) readParent(header string) parent {
 	parts := strings.Split(header, "-")
 	if len(parts) < 4 || len(parts) > 4 && parts[0] == "00" || parts[0] == "ff" || !isHex(parts[0], 1) ||
 		!isID(parts[1], 16) || !isID(parts[2], 8) || !isHex(parts[3], 1) {
-		c.warn("invalid value for TRACEPARENT: it is ignored")
+		c.warn("ignoring the invalid value of TRACEPARENT")
 		return parent{}
 	}
 	flags, _ := hex.DecodeString(parts[3])
 	return parent{trace: parts[1], span: parts[2], sampled: flags[0]&1 == 1}
 }
 
-// isHex reports whether a text is n bytes in lower-case hexadecimal.
+// isHex reports whether a string consists of n bytes in lower-case hexadecimal.
 func isHex(s string, n int) bool {
 	raw, err := hex.DecodeString(s)
 	return err == nil && len(raw) == n && s == strings.ToLower(s)
 }
 
-// isID reports whether a text is an ID of n bytes, which are not all zero.
+// isID reports whether a string is an ID of n bytes that are not all zero.
 func isID(s string, n int) bool { return isHex(s, n) && strings.Trim(s, "0") != "" }

@@ -20,8 +20,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// Report sends the trace of a result to the collector that OpenTelemetry's environment variables name, and writes it to
-// a file if one is given. A trace that cannot be sent is a warning: the result of the experiment is the same.
+// Report sends the trace of a result to the collector that OpenTelemetry's environment variables specify, and writes it
+// to a file if one is specified. Failure to send a trace is only a warning, because it does not affect the result of
+// the experiment.
 func Report(
 	ctx context.Context, talk io.Writer, r experiment.Result, file string, env func(string) string,
 ) error {
@@ -49,7 +50,7 @@ func Report(
 	if c.endpoint == nil {
 		return nil
 	}
-	// After Ctrl-C, too: the trace says what happened until then.
+	// Also send the trace after Ctrl-C: it shows what happened until then.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout)
 	defer cancel()
 	if err := c.send(ctx, body); err != nil {
@@ -60,12 +61,12 @@ func Report(
 	return nil
 }
 
-// firstPause is the pause before the first retry; it doubles.
+// firstPause is the pause before the first retry. It doubles after each retry.
 const firstPause = time.Second
 
-// send posts a trace, and repeats it as long as the collector asks for that.
+// send posts a trace, and retries as long as the collector requests it.
 func (c *config) send(ctx context.Context, body []byte) error {
-	client := &http.Client{ // which does not take the headers to another host
+	client := &http.Client{ // does not send the headers to other hosts
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	defer client.CloseIdleConnections()
@@ -82,7 +83,7 @@ func (c *config) send(ctx context.Context, body []byte) error {
 	}
 }
 
-// post posts a trace once. It returns how long to wait before a retry, or a negative time if it must not be repeated.
+// post posts a trace once. It returns the time to wait before a retry, or a negative value if it must not be retried.
 func (c *config) post(ctx context.Context, client *http.Client, body []byte) (time.Duration, error) {
 	const never = -1
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.endpoint.String(), bytes.NewReader(body))
@@ -93,7 +94,7 @@ func (c *config) post(ctx context.Context, client *http.Client, body []byte) (ti
 	request.Header.Set("Content-Type", "application/json")
 	response, err := client.Do(request)
 	if err != nil {
-		var with *url.Error // the URL, in which there may be a token
+		var with *url.Error // contains the URL, which may include a token
 		if errors.As(err, &with) {
 			err = with.Err
 		}
@@ -113,32 +114,32 @@ func (c *config) post(ctx context.Context, client *http.Client, body []byte) (ti
 	return never, rejected(said)
 }
 
-// rejected returns an error if the collector did not take all spans.
+// rejected returns an error if the collector did not accept all spans.
 func rejected(said []byte) error {
 	var response struct {
 		PartialSuccess struct {
-			RejectedSpans any    `json:"rejectedSpans"` // a string, as all 64-bit integers, or a number
+			RejectedSpans any    `json:"rejectedSpans"` // a string, like all 64-bit integers, or a number
 			ErrorMessage  string `json:"errorMessage"`
 		} `json:"partialSuccess"`
 	}
 	if json.Unmarshal(said, &response) != nil {
-		return nil // the status is what counts
+		return nil // only the status matters
 	}
 	partial := response.PartialSuccess
 	if n := partial.RejectedSpans; n == nil || fmt.Sprint(n) == "0" {
 		return nil
 	}
-	return fmt.Errorf("the collector rejected %v of its spans: %s", partial.RejectedSpans,
+	return fmt.Errorf("the collector rejected spans (%v): %s", partial.RejectedSpans,
 		brief([]byte(partial.ErrorMessage)))
 }
 
-// brief shortens what a server said.
+// brief shortens a server's response.
 func brief(said []byte) string {
 	const most = 200
 	return printer.Clean(string(said[:min(len(said), most)]))
 }
 
-// sorted returns attributes in the order of their keys.
+// sorted returns attributes sorted by key.
 func sorted(all map[string]string) []attribute {
 	var attributes []attribute
 	for _, key := range slices.Sorted(maps.Keys(all)) {

@@ -1,7 +1,7 @@
-// Package otlp makes an OpenTelemetry trace of the result of an experiment, and sends it to a collector.
+// Package otlp creates an OpenTelemetry trace from the result of an experiment, and sends the trace to a collector.
 //
-// It writes the JSON encoding of OTLP/HTTP with types of its own: OpenTelemetry's SDK would add megabytes to the plugin
-// for one request.
+// It defines its own types for the JSON encoding of OTLP/HTTP, because OpenTelemetry's SDK would add megabytes to the
+// plugin for a single request.
 package otlp
 
 import (
@@ -21,7 +21,7 @@ import (
 // maxEvents limits the events of a span. Collectors reject requests that are too large.
 const maxEvents = 1000
 
-// builder makes the spans of a result.
+// builder builds the spans of a result.
 type builder struct {
 	result experiment.Result
 	trace  string
@@ -29,8 +29,8 @@ type builder struct {
 	spans  []span
 }
 
-// makeTrace returns the trace of a result: a span of the experiment with the timeline as its events, and below it one
-// for each injection, each revert, and each expectation, which begins with the proof of the fault.
+// makeTrace returns the trace of a result. The span of the experiment has the timeline as its events. Below it are
+// spans for each injection, each revert, and each expectation, which starts when the fault has been verified.
 func makeTrace(r experiment.Result, parent parent, resourceAttributes []attribute) traces {
 	b := &builder{result: r, trace: cmp.Or(parent.trace, id(16)), root: id(8)}
 	b.add(b.whole(parent))
@@ -61,7 +61,7 @@ func (b *builder) add(s span) {
 	b.spans = append(b.spans, s)
 }
 
-// whole returns the span of the experiment.
+// whole returns the span of the whole experiment.
 func (b *builder) whole(parent parent) span {
 	r := b.result
 	s := span{
@@ -89,7 +89,7 @@ func (b *builder) whole(parent parent) span {
 	return s
 }
 
-// actions adds the spans of what this tool did.
+// actions adds the spans of this tool's actions.
 func (b *builder) actions() {
 	proven := map[string]int{}
 	for _, e := range b.result.Timeline {
@@ -119,7 +119,7 @@ func (b *builder) actions() {
 	}
 }
 
-// failedAt returns when an injection that began at a time had failed: before the next revert began.
+// failedAt returns the time at which an injection that started at began failed, which is before the next revert starts.
 func (b *builder) failedAt(began time.Time) time.Time {
 	i := slices.IndexFunc(b.result.Timeline, func(e experiment.Entry) bool {
 		return e.What == experiment.WhatRevert && e.Began.After(began)
@@ -130,7 +130,8 @@ func (b *builder) failedAt(began time.Time) time.Time {
 	return b.result.Timeline[i].Began
 }
 
-// expectation returns the span of an expectation. It ends when it was decided: when it happened, or at the deadline.
+// expectation returns the span of an expectation. It ends when the expectation was decided: when the reaction happened,
+// or at the deadline.
 func (b *builder) expectation(v experiment.Verdict, k experiment.Key) span {
 	proof := v.Proof
 	if proof.IsZero() {

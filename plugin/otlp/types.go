@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The messages of an OTLP trace in their JSON encoding, as far as they are needed: names in lowerCamelCase, IDs in
-// hexadecimal, 64-bit integers as strings, enums as numbers.
+// The required parts of the messages of an OTLP trace in JSON encoding: names are in lowerCamelCase, IDs in
+// hexadecimal, 64-bit integers are strings, and enums are numbers.
 type (
 	traces struct {
 		ResourceSpans []resourceSpans `json:"resourceSpans"`
@@ -52,7 +52,7 @@ type (
 		Key   string `json:"key"`
 		Value value  `json:"value"`
 	}
-	// value has exactly one field.
+	// value has exactly one field set.
 	value struct {
 		String *string  `json:"stringValue,omitempty"`
 		Bool   *bool    `json:"boolValue,omitempty"`
@@ -86,7 +86,7 @@ func list(key string, all []string) attribute {
 	return attribute{key, value{Array: &a}}
 }
 
-// known returns the attributes without the empty strings.
+// known returns the attributes without those whose value is empty.
 func known(all ...attribute) []attribute {
 	var kept []attribute
 	for _, a := range all {

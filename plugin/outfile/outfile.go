@@ -1,4 +1,4 @@
-// Package outfile writes the files that users name in flags.
+// Package outfile writes the files that users specify in flags.
 package outfile
 
 import (
@@ -27,8 +27,8 @@ func Check(flag, file string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// Write writes a file atomically, readable by its owner only, and says so on talk. It replaces what has the name, and
-// never follows a link: somebody else may be able to write in the folder.
+// Write writes a file atomically, readable only by its owner, and reports this on talk. It replaces an existing file,
+// and never follows a link, because other users may be able to write to the directory.
 func Write(talk io.Writer, flag, file string, write func(io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(file), ".gpu-fault-*")
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package podflags provides the flags for debug pods, and starts the pods.
+// Package podflags provides the flags for debug pods, and starts these pods.
 package podflags
 
 import (
@@ -26,9 +26,9 @@ type Flags struct {
 	Image   string
 	Pull    string
 	Secrets []string
-	// Timeout is the timeout per node, including the start of its pod.
+	// Timeout is the timeout per node, including starting its pod.
 	Timeout time.Duration
-	// AnyBuild allows images of other builds of this tool, which may be needed to undo their changes.
+	// AnyBuild allows images from other builds of this tool, which may be needed to undo the changes of these builds.
 	AnyBuild bool
 }
 
@@ -40,11 +40,11 @@ func New() Flags {
 // AddFlags registers the flags.
 func (f *Flags) AddFlags(cmd *cobra.Command) {
 	f.AddImageFlags(cmd)
-	cmd.Flags().DurationVar(&f.Timeout, "timeout", f.Timeout, "Timeout per node, including the start of its debug pod")
+	cmd.Flags().DurationVar(&f.Timeout, "timeout", f.Timeout, "Timeout per node, including starting the debug pod")
 }
 
-// OtherImage returns " with image ..." if the image is not the default, otherwise "". Users must see the image because
-// it runs as root on the node and may be set by an environment variable.
+// OtherImage returns " with image ..." if the image is not the default, and "" otherwise. Users must see the image
+// because it runs as root on the node and may be set by an environment variable.
 func (f *Flags) OtherImage() string {
 	if f.Image == debugpod.DefaultImage {
 		return ""
@@ -52,12 +52,12 @@ func (f *Flags) OtherImage() string {
 	return fmt.Sprintf(" with image %q", f.Image)
 }
 
-// AddImageFlags registers the flags for the image, for commands with a different --timeout.
+// AddImageFlags registers only the flags for the image, for commands with a different --timeout.
 func (f *Flags) AddImageFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.Image, "image", f.Image,
-		"Image of the debug pod, from kubectl gpu-fault image or with sh, head, wc, printf and chmod (default: busybox pinned by digest; kubectl gpu-fault version prints it)")
-	flags.Lookup("image").DefValue = "" // a digest is too long for a terminal
+		"Image of the debug pod, built by kubectl gpu-fault image, or any image that contains sh, head, wc, printf and chmod (default: busybox pinned by digest; kubectl gpu-fault version prints it)")
+	flags.Lookup("image").DefValue = "" // a digest is too long to show on a terminal
 	flags.StringVar(&f.Pull, "image-pull-policy", f.Pull, "Pull policy of the image: Always, IfNotPresent or Never")
 	flags.StringSliceVar(&f.Secrets, "image-pull-secret", f.Secrets,
 		"Secrets in the ledger namespace for pulling the image")
@@ -65,7 +65,7 @@ func (f *Flags) AddImageFlags(cmd *cobra.Command) {
 		cobra.FixedCompletions([]string{"Always", "IfNotPresent", "Never"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// The limits of --timeout. A pod cannot start in less than the minimum.
+// The limits of --timeout. A pod cannot start within less than the minimum.
 const (
 	shortest = 5 * time.Second
 	longest  = 24 * time.Hour
@@ -97,13 +97,13 @@ func (f *Flags) hasHelper() (bool, error) {
 	return image.HasHelper(f.Image, own)
 }
 
-// own builds the image of this build, which takes 0.1 s.
+// own returns the image of this build. Building it takes 0.1 s.
 var own = sync.OnceValues(func() (*image.Image, error) { return image.New(helper.For, helper.Architectures()) })
 
 // Spec returns the debug pod of a run on a node, without the fields that require a request to the cluster.
 func (f *Flags) Spec(run, nodeName, namespace string) debugpod.Spec {
 	inside, err := f.hasHelper()
-	// With AnyBuild, another build made the change that is undone.
+	// With AnyBuild, the change to undo may have been made by another build.
 	others := errors.As(err, new(*image.OtherError))
 	return debugpod.Spec{
 		HasHelper: inside || others, AnyHelper: others,
@@ -112,7 +112,7 @@ func (f *Flags) Spec(run, nodeName, namespace string) debugpod.Spec {
 	}
 }
 
-// Announcement returns the message that read-only commands print before starting debug pods, instead of asking for a
+// Announcement returns the message that read-only commands print before starting debug pods, instead of asking for
 // confirmation.
 func (f *Flags) Announcement(namespace string, nodes []string) string {
 	const shown = 5
@@ -120,7 +120,7 @@ func (f *Flags) Announcement(namespace string, nodes []string) string {
 	if rest := len(nodes) - shown; rest > 0 {
 		names += " and " + count.Of(rest, "more node")
 	}
-	return fmt.Sprintf("reading %s (%s) with a privileged pod on each, image %s, in namespace %s; the pods are deleted afterwards, and nothing on the nodes is changed",
+	return fmt.Sprintf("reading %s (%s) with a privileged pod on each (image %s, namespace %s); the pods are deleted afterwards, and nothing on the nodes is changed",
 		count.Of(len(nodes), "node"), names, f.Image, namespace)
 }
 

@@ -14,8 +14,8 @@ func IsDangerous(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
 }
 
-// Clean returns untrusted text as a single line that is safe for terminals and reports. It replaces dangerous
-// characters and invalid UTF-8 with their numbers, and tabs and line breaks with spaces.
+// Clean returns untrusted text as a single line that is safe for terminals and reports. Dangerous characters and
+// invalid UTF-8 are replaced with their numbers, and tabs and line breaks with spaces.
 func Clean(text string) string {
 	return clean(text, func(r rune) string {
 		if r == '\t' || r == '\n' {
@@ -35,8 +35,8 @@ func Escape(text string) string {
 	})
 }
 
-// Indented returns text with all lines but the first indented, so that untrusted lines cannot be mistaken for messages
-// of this tool.
+// Indented indents all lines of a text except the first, so that untrusted lines cannot be mistaken for messages from
+// this tool.
 func Indented(text string) string {
 	lines := strings.Split(text, "\n")
 	for i := 1; i < len(lines); i++ {

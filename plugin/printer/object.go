@@ -18,7 +18,7 @@ import (
 type Format struct {
 	Output   string // "", wide, json, yaml, name, jsonpath=TEMPLATE
 	NoHeader bool
-	// Also are formats that a command has besides the usual ones.
+	// Also lists the formats that a command supports in addition to the usual ones.
 	Also []string
 }
 
@@ -58,10 +58,10 @@ func (f Format) IsWide() bool { return f.Output == "wide" }
 // Object writes a versioned object (one with apiVersion and kind) in a format other than a table. With -o name, it
 // writes names, one per line.
 func (f Format) Object(w io.Writer, object any, names ...string) error {
-	if raw := Raw(w); Width(raw) == 0 { // for programs, not escaped
+	if raw := Raw(w); Width(raw) == 0 { // read by programs, so not escaped
 		w = raw
 	} else if f.Output == "json" {
-		w = Escaping(raw) // for terminals, escaped but still valid JSON
+		w = Escaping(raw) // shown on a terminal, so escaped, but still valid JSON
 	}
 	raw, err := json.MarshalIndent(object, "", "    ")
 	if err != nil {
@@ -92,7 +92,7 @@ func (f Format) Object(w io.Writer, object any, names ...string) error {
 // template parses the template of -o jsonpath=TEMPLATE.
 func (f Format) template() (*jsonpath.JSONPath, error) {
 	text := strings.TrimPrefix(f.Output, jsonPathPrefix)
-	// As in `kubectl get`, a missing key prints nothing.
+	// As with `kubectl get`, a missing key prints nothing.
 	template := jsonpath.New("out").AllowMissingKeys(true)
 	if err := template.Parse(text); err != nil {
 		return nil, fmt.Errorf("-o jsonpath: template %s: %w", text, err)

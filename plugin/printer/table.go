@@ -1,5 +1,5 @@
-// Package printer writes results as kubectl does: plain tables, and versioned objects as JSON, YAML, names or with a
-// template. Only this package uses tablewriter and the width of the terminal.
+// Package printer writes results like kubectl: as plain tables, as versioned objects in JSON or YAML, as names, or with
+// a template. Only this package uses tablewriter and the width of the terminal.
 package printer
 
 import (
@@ -34,11 +34,11 @@ const gap = "   "
 
 // The minimum widths of wrapped columns. If the last column would be narrower, it is printed below the others.
 const (
-	leastLast  = 24 // has the longest text
+	leastLast  = 24 // the last column has the longest text
 	leastOther = 12
 )
 
-// Add appends a row; empty cells become <none>.
+// Add appends a row. Empty cells become <none>.
 func (t *Table) Add(cells ...string) {
 	for i, c := range cells {
 		if c == "" {
@@ -49,7 +49,8 @@ func (t *Table) Add(cells ...string) {
 }
 
 // Write writes the table. It escapes all cells, because kernel log lines and node names are untrusted. If the terminal
-// is too narrow, it wraps the widest column; if this is not enough, the terminal wraps the lines, as with kubectl.
+// is too narrow, it wraps the widest column. If this is not enough, the terminal wraps the lines, as it does with
+// kubectl.
 func (t *Table) Write(w io.Writer) error { return t.write(w, Width(w)) }
 
 func (t *Table) write(w io.Writer, width int) error {
@@ -179,7 +180,7 @@ func tooWide(rows [][]string, width int) (widest, room int) {
 	return widest, room + widths[widest]
 }
 
-// render pads the columns to the same width.
+// render pads each column to the same width in all rows.
 func render(rows [][]string) ([]string, error) {
 	var out bytes.Buffer
 	table := tablewriter.NewTable(&out,
@@ -202,7 +203,7 @@ func render(rows [][]string) ([]string, error) {
 	}
 	var lines []string
 	for line := range strings.Lines(out.String()) {
-		lines = append(lines, strings.TrimRight(line, " \n")) // tablewriter pads the last column too
+		lines = append(lines, strings.TrimRight(line, " \n")) // tablewriter also pads the last column
 	}
 	return lines, nil
 }

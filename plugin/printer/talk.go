@@ -32,8 +32,8 @@ func Width(w io.Writer) int {
 	return width
 }
 
-// Wrap wraps lines that are wider than width columns at spaces, and keeps their indentation. It does not break kubectl
-// commands, so that users can copy them. If width is 0, it returns the text unchanged.
+// Wrap wraps lines that are wider than width columns at spaces, and preserves their indentation. It does not break
+// kubectl commands, so that users can copy them. If width is 0, it returns the text unchanged.
 func Wrap(text string, width int) string {
 	if width <= 0 {
 		return text

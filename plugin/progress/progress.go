@@ -48,7 +48,7 @@ func (r *Reporter) Step(target, text string) {
 	r.draw()
 }
 
-// Note prints a permanent message; all lines but the first are indented.
+// Note prints a permanent message. All lines except the first are indented.
 func (r *Reporter) Note(text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,7 +63,7 @@ func (r *Reporter) draw() {
 	}
 	r.erase()
 	for _, target := range r.order {
-		// A wrapped line would break the number of lines to erase.
+		// A wrapped line would make the number of lines to erase incorrect.
 		fmt.Fprintln(r.out, cut(r.last[target], r.width))
 	}
 	r.drawn = len(r.order)

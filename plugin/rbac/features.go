@@ -20,12 +20,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/xid"
 )
 
-// Feature is a part of the tool that users can be granted access to.
+// Feature is a part of the tool to which users can be granted access.
 type Feature struct {
 	Name string
 	// Allows describes what users with the roles can do.
 	Allows string
-	// Reaches describes what users could do with the permissions beyond the commands.
+	// Reaches describes what users could do with the permissions in addition to running the commands.
 	Reaches string
 	// Permissions returns the permissions of the roles. Before a change, the commands check the same permissions with
 	// the API server.
@@ -36,13 +36,13 @@ type Feature struct {
 type Scope struct {
 	// Ledger is the namespace of records, locks and debug pods.
 	Ledger string
-	// Workloads is the namespace of the workloads; empty means none.
+	// Workloads is the namespace of the workloads. Empty means none.
 	Workloads string
 	// APIOnly excludes the pods with which doctor reads nodes.
 	APIOnly bool
 }
 
-// check returns an error if the permissions of a feature would exceed its description in this scope.
+// check returns an error if the permissions for a feature would exceed its description in this scope.
 func (s Scope) check(chosen []Feature) error {
 	i := slices.IndexFunc(chosen, func(f Feature) bool { return f.Name == "cuda" || f.Name == "real-xid" })
 	if i < 0 {
@@ -99,7 +99,7 @@ func Features() []Feature {
 				return fault.Permissions(fault.BasePermissions(s.Ledger), device.TaintPermissions()), nil
 			}},
 		{"cuda", "make CUDA calls of workloads fail: change workloads and exec into their pods",
-			"Can run any code in the pods of the namespace, by exec or by changing workloads, and therefore read every Secret and use every service account " +
+			"Can run any code in the namespace's pods, by exec or by changing workloads, and therefore read every Secret and use every service account " +
 				"in the namespace. " + writesLedger,
 			func(s Scope) ([]fault.Permission, error) {
 				return fault.Permissions(fault.BasePermissions(s.Ledger), cuda.Permissions(s.Workloads)), nil
@@ -133,13 +133,13 @@ func Features() []Feature {
 			func(s Scope) ([]fault.Permission, error) {
 				return fault.Permissions(fault.BasePermissions(s.Ledger), fixes.AllPermissions()), nil
 			}},
-		{"list", "read the ledger: what is broken, by whom and until when",
+		{"list", "read the ledger: which faults are in place, by whom and until when",
 			"Can read all ConfigMaps in the ledger namespace, including which user ran which command.",
 			func(s Scope) ([]fault.Permission, error) {
 				return append(fault.ReadPermissions(s.Ledger), fault.Permission{Verb: "get", Resource: "namespaces"}),
 					nil
 			}},
-		{"watch", "watch what the cluster does about a fault, with --expect, run and watch",
+		{"watch", "watch how the cluster reacts to a fault, with --expect, run and watch",
 			"Can read all pods, nodes and Events, and the ledger, including which user ran which command.",
 			func(s Scope) ([]fault.Permission, error) {
 				return append(expect.Permissions(),
@@ -151,7 +151,7 @@ func Features() []Feature {
 			func(s Scope) ([]fault.Permission, error) {
 				return experiment.RemediationPermissions(s.Ledger), nil
 			}},
-		{"revert", "close the runs of all users; undoing a change also requires the feature of the fault",
+		{"revert", "close the runs of all users; undoing a change also requires the feature for the fault",
 			"Can stop the faults of all users, through their Jobs and pods. " + writesLedger,
 			func(s Scope) ([]fault.Permission, error) {
 				return fault.RevertPermissions(s.Ledger), nil
@@ -164,7 +164,7 @@ func Features() []Feature {
 	}
 }
 
-// podsOf returns the permissions that --pod needs in the namespace of -n.
+// podsOf returns the permissions that --pod needs in the namespace specified with -n.
 func podsOf(s Scope) []fault.Permission {
 	if s.Workloads == "" {
 		return nil

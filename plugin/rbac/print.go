@@ -46,7 +46,7 @@ func newPrintCommand(connection *kube.Connection, streams genericiooptions.IOStr
 		Short: "Print roles and bindings for features, to apply with kubectl",
 		Long: `Print a ClusterRole and Roles for each feature, with bindings for --user, --group and --serviceaccount, to apply with kubectl.
 
-The bindings contain exactly the specified subjects: specify all of them each time. The roles for cuda require -n NAMESPACE and cover only
+The bindings contain exactly the specified subjects, so specify all of them each time. The roles for cuda require -n NAMESPACE and cover only
 the workloads in that namespace. With -n NAMESPACE, the roles for xid also allow reading the pods in it, which --pod requires.
 
 If a role is in the ledger namespace, the list also contains that namespace. Do not pipe the list into kubectl delete: this deletes the
@@ -57,7 +57,7 @@ namespace, including all records for undoing faults.`,
   # Allow bob to make CUDA calls fail, only in namespace staging
   kubectl gpu-fault rbac print --for cuda --user bob -n staging | kubectl apply -f -
 
-  # Allow the same to the service account of a CI job
+  # Allow the service account of a CI job to do the same
   kubectl gpu-fault rbac print --for cuda --serviceaccount ci:runner -n staging \
       | kubectl apply -f -
 
@@ -84,7 +84,7 @@ func (p *printing) addFlags(cmd *cobra.Command) {
 		"Service account to bind the roles to, as NAMESPACE:NAME")
 	flags.BoolVar(&p.apiOnly, "api-only", false, "For doctor, exclude the pods that read nodes")
 	flags.BoolVar(&p.inCluster, "in-cluster", false,
-		"Bind the roles to the service account of the pods of --in-cluster, and print the account too; only for "+
+		"Bind the roles to the service account for the pods of --in-cluster, and also print the account; only for "+
 			strings.Join(inCluster, ", "))
 	p.format.AddFlags(cmd)
 }
@@ -120,7 +120,7 @@ func (p *printing) print() error {
 		return err
 	}
 	scope := Scope{Ledger: p.connection.LedgerNamespace, APIOnly: p.apiOnly}
-	if p.connection.Namespace != nil { // only -n, not the namespace of the context
+	if p.connection.Namespace != nil { // only if -n is specified, ignoring the context's namespace
 		scope.Workloads = *p.connection.Namespace
 	}
 	if problems := validation.IsDNS1123Label(scope.Workloads); scope.Workloads != "" && len(problems) > 0 {
@@ -155,7 +155,7 @@ func (p *printing) print() error {
 	return p.format.Object(p.streams.Out, list{APIVersion: "v1", Kind: "List", Items: items}, names...)
 }
 
-// summary returns a table with a row for each object, and the objects' names as in kubectl.
+// summary returns a table with a row for each object, and the objects' names in kubectl's format.
 func summary(items []runtime.Object) (table *printer.Table, names []string, err error) {
 	table = &printer.Table{Header: []string{"KIND", "NAMESPACE", "NAME"}}
 	for _, item := range items {
@@ -199,7 +199,7 @@ func (p *printing) choose() ([]Feature, error) {
 	return slices.DeleteFunc(Features(), func(f Feature) bool { return !slices.Contains(p.features, f.Name) }), nil
 }
 
-// inCluster are the features whose commands have the flag --in-cluster.
+// inCluster lists the features whose commands have the flag --in-cluster.
 var inCluster = []string{"xid", "runtime", "device"}
 
 func (p *printing) checkInCluster() error {
@@ -216,8 +216,8 @@ func (p *printing) checkInCluster() error {
 	return nil
 }
 
-// roles returns the objects that grant the features. With --in-cluster, the roles have names of their own, so that
-// applying them does not take the roles of the features away from users.
+// roles returns the objects that grant the features. With --in-cluster, the roles have different names, so that
+// applying them does not remove the features' roles from users.
 func (p *printing) roles(chosen []Feature, scope Scope, subjects []rbacv1.Subject) ([]runtime.Object, error) {
 	if !p.inCluster {
 		return roles(chosen, scope, subjects, "")
@@ -281,8 +281,8 @@ type list struct {
 	Items      []runtime.Object `json:"items"`
 }
 
-// roles returns the objects that grant the features to the subjects. If one is in the ledger namespace, that namespace
-// comes first. Suffix is the end of the names.
+// roles returns the objects that grant the features to the subjects. If an object is in the ledger namespace, that
+// namespace comes first. The names of the objects end with suffix.
 func roles(features []Feature, scope Scope, subjects []rbacv1.Subject, suffix string) ([]runtime.Object, error) {
 	var items []runtime.Object
 	inLedger := false

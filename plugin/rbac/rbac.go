@@ -18,15 +18,15 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 	cmd := &cobra.Command{
 		Use:   "rbac",
 		Short: "Print the minimal roles for a feature",
-		Long: `Print the minimal roles for a feature. The features, and what each allows:
+		Long: `Print the minimal roles for a feature. Features, and what each allows:
 
 ` + table() + `
-Before a command changes anything, it checks with the API server that you have all required permissions; they are the same as printed here.
+Before a command changes anything, it checks with the API server that you have all required permissions. These are the permissions in the printed roles.
 
 A user who can create privileged pods in the ledger namespace is root on every node: grant these roles to few users. The roles for cuda do not
-include these pods. They allow changing workloads and exec into their pods, which gives root access to nodes only if Pod Security admits privileged
+include these pods. They allow changing workloads and exec into their pods, which provides root access to nodes only if Pod Security admits privileged
 workloads in the namespace. The roles for scenario are for trainers. They allow creating and deleting namespaces, workloads and roles everywhere,
-making a candidate the admin of a namespace, and reading the whole cluster including Secrets, to find what a candidate has changed.`,
+making a candidate the admin of a namespace, and reading the entire cluster including Secrets, to determine what a candidate has changed.`,
 		Example: `  # Allow the group gpu-sre to inject XIDs and run doctor
   kubectl gpu-fault rbac print --for xid,doctor --group gpu-sre | kubectl apply -f -`,
 		ValidArgs: names(),
@@ -40,12 +40,12 @@ making a candidate the admin of a namespace, and reading the whole cluster inclu
 		},
 	}
 	p.addFlags(cmd)
-	cmd.Flags().VisitAll(func(flag *pflag.Flag) { flag.Hidden = true }) // they belong to print
+	cmd.Flags().VisitAll(func(flag *pflag.Flag) { flag.Hidden = true }) // the flags belong to print
 	cmd.AddCommand(newPrintCommand(connection, streams))
 	return cmd
 }
 
-// table returns the list of features and what each allows.
+// table returns the list of features with what each allows.
 func table() string {
 	var text strings.Builder
 	for _, f := range Features() {

@@ -34,14 +34,15 @@ type breaking struct {
 	info containerd.ModeInfo
 }
 
-// cleanupTimeout limits the cleanup after a failure or an interruption: starting a debug pod and restarting containerd.
+// cleanupTimeout limits the cleanup after a failure or an interruption, which includes starting a debug pod and
+// restarting containerd.
 const cleanupTimeout = 5 * time.Minute
 
-// nodeLossTTL is the default TTL of modes in which no pod can start on the node, so that only the node can restore
-// itself.
+// nodeLossTTL is the default TTL for modes in which no pod can start on the node, so that only the node itself can
+// restore the configuration.
 const nodeLossTTL = 5 * time.Minute
 
-// nodeLossMin is the minimum TTL of these modes: enough time to verify and observe the node loss.
+// nodeLossMin is the minimum TTL for these modes. It provides enough time to verify and observe the node loss.
 const nodeLossMin = 30 * time.Second
 
 func newBreaking() *breaking {
@@ -54,15 +55,15 @@ func newBreakCommand(connection *kube.Connection, streams genericiooptions.IOStr
 	b := newBreaking()
 	cmd := &cobra.Command{
 		Use:   "break (NODE... | -l SELECTOR) --mode MODE",
-		Short: "Break the containerd configuration of nodes in a specific way, until the run is reverted or expires",
+		Short: "Break the containerd configuration on nodes in a specific way, until the run is reverted or expires",
 		Long: `Break the configuration that the kubelet's containerd actually loads, restart containerd, and verify the fault through CRI. Running
 containers are not affected.
 
 The modes:
 ` + modeList() + `
 Only the necessary bytes are changed. A process on the node, the dead man's switch, records the original files before anything is changed. It restores
-them when the TTL expires, when its debug pod is deleted, or when the node shuts down, even if the client or the API server is down. Content,
-mode, owner, extended attributes and times are then the same as before.
+them when the TTL expires, when the debug pod is deleted, or when the node shuts down, even if the client or the API server is down. Content,
+mode, owner, extended attributes and times are also restored.
 
 The command rejects templates, read-only files and configurations that are regenerated at every start (k3s, rke2, k0s and others), and
 describes an alternative.`,
@@ -91,7 +92,7 @@ describes an alternative.`,
 	return cmd
 }
 
-// modeList returns the table of modes, wrapped at 80 columns because the help does not wrap it.
+// modeList returns the table of modes, wrapped at 80 columns because the help does not wrap tables.
 func modeList() string {
 	const width, name = 80, 18
 	var text strings.Builder
@@ -112,13 +113,13 @@ func (b *breaking) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	b.Fleet.AddFlags(flags)
 	flags.Lookup("ttl").Usage += fmt.Sprintf(" (%s for modes that cause node loss)", "5m")
-	flags.StringVar(&b.mode, "mode", "", "Way to break the configuration; see above")
+	flags.StringVar(&b.mode, "mode", "", "How to break the configuration; see the list above")
 	flags.StringVar(&b.handler, "handler", b.handler, "Runtime handler, as in a RuntimeClass")
 	flags.BoolVar(&b.noRestart, "no-restart", false, "Change the files without restarting containerd")
 	flags.BoolVar(&b.probe, "probe", false,
-		"Also verify the fault with a pod of the handler's RuntimeClass, which must fail to start")
+		"Also verify the fault with a pod that uses the handler's RuntimeClass and must fail to start")
 	flags.BoolVar(&b.nodeLoss, "allow-node-loss", false,
-		"Allow modes that stop containerd: the node is NotReady until the dead man's switch restores it")
+		"Allow modes that stop containerd: the node is NotReady until the dead man's switch restores the configuration")
 
 	var modes []cobra.Completion
 	for _, m := range containerd.Modes() {
@@ -127,7 +128,7 @@ func (b *breaking) addFlags(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions(modes, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// validate checks everything that needs no cluster.
+// validate checks everything that does not require a cluster.
 func (b *breaking) validate(ttlGiven bool) error {
 	if b.mode == "" {
 		return errors.New(
@@ -148,7 +149,7 @@ func (b *breaking) validate(ttlGiven bool) error {
 		return errors.New("--handler must not be empty; most GPU nodes have the handler nvidia")
 	case b.info.NodeLoss && !b.nodeLoss && !b.noRestart:
 		return fmt.Errorf(
-			"--mode %s stops containerd, and the node is NotReady until the dead man's switch restores it: pass --allow-node-loss to allow this, or --no-restart",
+			"--mode %s stops containerd, and the node is NotReady until the dead man's switch restores the configuration: pass --allow-node-loss to allow this, or --no-restart",
 			mode,
 		)
 	case b.noRestart && b.probe:
@@ -203,10 +204,10 @@ func (b *breaking) injection(cluster *kube.Cluster, connection *kube.Connection)
 	}
 }
 
-// Permissions returns the permissions for breaking a configuration, in addition to those of every fault.
+// Permissions returns the permissions for breaking a configuration, in addition to those for every fault.
 func Permissions(ledgerNamespace string) []fault.Permission {
 	return append(fault.DebugPodPermissions(ledgerNamespace),
-		// For --probe and show.
+		// Required for --probe and show.
 		fault.Permission{Verb: "list", Group: "node.k8s.io", Resource: "runtimeclasses", Optional: true},
 		fault.Permission{Verb: "list", Group: "apps", Resource: "daemonsets", Optional: true}) // for show
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 )
 
-// Break describes a broken containerd configuration of one node, for plans of other commands: scenarios and
-// experiments.
+// Break describes breaking the containerd configuration on one node. Other commands, namely scenarios and experiments,
+// use it in their plans.
 type Break struct {
 	Mode    string
 	Node    string
@@ -18,8 +18,8 @@ type Break struct {
 	Encrypted bool
 }
 
-// Change returns the change that `runtime break NODE --mode MODE` makes. Its plan must have a TTL, after which the dead
-// man's switch on the node restores the configuration.
+// Change returns the change that `runtime break NODE --mode MODE` would make. The plan that contains it must have a
+// TTL, after which the dead man's switch on the node restores the configuration.
 func (b Break) Change(connection *kube.Connection, cluster *kube.Cluster) (fault.Change, error) {
 	options := newBreaking()
 	options.mode, options.Pods = b.Mode, b.Pods

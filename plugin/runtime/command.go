@@ -1,5 +1,5 @@
 // Package runtime implements `kubectl gpu-fault runtime`, which shows and breaks the configuration of the containerd
-// that the kubelet of a node uses.
+// that a node's kubelet uses.
 package runtime
 
 import (
@@ -15,7 +15,7 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 	cmd := &cobra.Command{
 		Use:   "runtime (show | break)",
 		Short: "Show and break the container runtime's GPU configuration on nodes",
-		Long: `Show which containerd the kubelet of a node actually uses and how it is configured, and break this configuration in ways that also happen
+		Long: `Show which containerd a node's kubelet actually uses and how it is configured, and break this configuration in ways that also happen
 by accident.
 
 The original files are restored byte for byte on request, when the TTL expires, or when the debug pod is deleted, even if the client, the API

@@ -52,13 +52,13 @@ func (b *breaking) decide(nodeName string, runtime api.Runtime) (*containerdconf
 	}
 	if broken.NodeLoss && !b.nodeLoss && !b.noRestart {
 		return nil, fmt.Errorf(
-			"with this configuration the change stops containerd, and the node is NotReady until it is restored: pass --allow-node-loss to allow this",
+			"with this configuration, the change stops containerd, and the node is NotReady until the configuration is restored: pass --allow-node-loss to allow this",
 		)
 	}
 	return b.decision(*instance, metas, *broken)
 }
 
-// usable returns the instance to change and its configuration, or an error if it cannot be changed.
+// usable returns the instance to change and its configuration, or an error if the configuration cannot be changed.
 func usable(nodeName string, runtime api.Runtime) (*api.Instance, *containerd.Config, error) {
 	instance := runtime.Instance
 	switch {
@@ -91,7 +91,7 @@ func usable(nodeName string, runtime api.Runtime) (*api.Instance, *containerd.Co
 	return instance, config, nil
 }
 
-// upToDate returns an error if a restart of containerd would also load earlier edits that are not yet in use.
+// upToDate returns an error if restarting containerd would also load earlier edits that are not active yet.
 func upToDate(instance api.Instance) error {
 	disk, err := instance.OnDisk()
 	if err != nil {
@@ -99,12 +99,12 @@ func upToDate(instance api.Instance) error {
 	}
 	memory, err := instance.InMemory()
 	if err != nil || memory == nil {
-		return nil // nothing to compare with
+		return nil // there is nothing to compare
 	}
 	for name := range disk.Handlers {
 		if _, ok := memory.Handlers[name]; !ok {
 			return fmt.Errorf(
-				"handler %s is on disk but not in containerd's memory: the configuration was edited without restarting containerd. Restart containerd first, or pass --no-restart",
+				"handler %s is on disk but not in containerd's memory: the configuration was edited without restarting containerd; restart containerd first, or pass --no-restart",
 				name,
 			)
 		}
@@ -139,8 +139,8 @@ func (b *breaking) decision(
 		d.Change.Files = append(d.Change.Files, file)
 		d.Edits = append(d.Edits, describe(f.Edits))
 	}
-	// Needed even without a restart: if containerd is restarted in the meantime, restoring the files must restart it
-	// too.
+	// Required even without a restart: if containerd is restarted in the meantime, it must also be restarted after the
+	// files have been restored.
 	if instance.Unit != "" {
 		d.Change.Service = &deadman.Service{Unit: instance.Unit, Socket: instance.Socket}
 		if instance.CRI != nil {
@@ -155,7 +155,7 @@ func (b *breaking) decision(
 	return d, nil
 }
 
-// landed returns a description of the fault as seen through CRI, or an error if it has no effect.
+// landed describes the fault as seen through CRI, or returns an error if the fault has no effect.
 func landed(broken containerd.Broken, now *cri.Info) (string, error) {
 	if now == nil {
 		if !broken.NodeLoss {
@@ -174,7 +174,7 @@ func landed(broken containerd.Broken, now *cri.Info) (string, error) {
 	return fmt.Sprintf("handlers in memory: %s; the fault %s", names, broken.Summary), nil
 }
 
-// describe returns a one-line description of edits.
+// describe describes edits in one line.
 func describe(edits []patch.Edit) string {
 	var parts []string
 	for _, e := range edits {
@@ -190,5 +190,5 @@ func describe(edits []patch.Edit) string {
 	return strings.Join(parts, ", ")
 }
 
-// restoreByHand returns the command that restores a run when executed on its node.
+// restoreByHand returns the command that restores a run when executed on the run's node.
 func restoreByHand(run string) string { return "sh " + path.Join(deadman.Dir, run, "restore.sh") }

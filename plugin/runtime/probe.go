@@ -18,7 +18,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 )
 
-// probeTimeout is the time for the probe pod to fail: the kubelet must first reconnect to containerd.
+// probeTimeout is the time for the probe pod to fail. The kubelet must first reconnect to containerd.
 const probeTimeout = 45 * time.Second
 
 // probe tests a runtime handler with a pod.
@@ -30,7 +30,7 @@ type probe struct {
 	symptom   string // substring of the expected event
 }
 
-// newProbe returns a probe that uses the RuntimeClass of the handler.
+// newProbe returns a probe that uses a RuntimeClass with the handler.
 func newProbe(ctx context.Context, cluster *kube.Cluster, namespace string, b *breaking) (*probe, error) {
 	classes, err := cluster.Client.NodeV1().RuntimeClasses().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -50,10 +50,10 @@ func newProbe(ctx context.Context, cluster *kube.Cluster, namespace string, b *b
 		b.handler, strings.Join(append(others, "no others"), ", "))
 }
 
-// run creates a pod on the node, waits for the event that reports why it does not start, and deletes the pod. It fails
-// if the pod starts.
+// run creates a pod on the node, waits for the event that reports why the pod does not start, and deletes the pod. It
+// fails if the pod starts.
 func (p *probe) run(ctx context.Context, run ledger.Run, nodeName string) (evidence ledger.Evidence, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, probeTimeout, errors.New("no verdict in time"))
+	ctx, cancel := context.WithTimeoutCause(ctx, probeTimeout, errors.New("timed out"))
 	defer cancel()
 	pods := p.client.CoreV1().Pods(p.namespace)
 	pod, err := pods.Create(ctx, p.pod(run, nodeName), metav1.CreateOptions{})
@@ -75,7 +75,7 @@ func (p *probe) run(ctx context.Context, run ledger.Run, nodeName string) (evide
 		now, getErr := pods.Get(ctx, pod.Name, metav1.GetOptions{})
 		if getErr == nil && (now.Status.Phase == corev1.PodRunning || now.Status.Phase == corev1.PodSucceeded) {
 			return evidence,
-				fmt.Errorf("a pod of runtime class %s starts anyway: the fault has no effect", p.class)
+				fmt.Errorf("a pod with runtime class %s starts: the fault has no effect", p.class)
 		}
 		selector := fields.Set{"involvedObject.uid": string(pod.UID)}.AsSelector().String()
 		events, listErr := p.client.CoreV1().Events(p.namespace).List(ctx, metav1.ListOptions{FieldSelector: selector})
@@ -94,7 +94,7 @@ func (p *probe) run(ctx context.Context, run ledger.Run, nodeName string) (evide
 		select {
 		case <-ctx.Done():
 			return evidence,
-				fmt.Errorf("the probe pod does not show the fault (%w); its last event: %s", context.Cause(ctx), said)
+				fmt.Errorf("the probe pod does not show the fault (%w); last event: %s", context.Cause(ctx), said)
 		case <-time.After(200 * time.Millisecond):
 		}
 	}

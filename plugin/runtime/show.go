@@ -33,12 +33,12 @@ func newShowCommand(connection *kube.Connection, streams genericiooptions.IOStre
 	s := &show{connection: connection, streams: streams, pods: podflags.New()}
 	cmd := &cobra.Command{
 		Use:   "show NODE",
-		Short: "Show which containerd the kubelet of a node uses, and its runtime handlers",
-		Long: `Show which containerd the kubelet of a node uses, and its runtime handlers.
+		Short: "Show which containerd a node's kubelet uses, and its runtime handlers",
+		Long: `Show which containerd a node's kubelet uses, and its runtime handlers.
 
-The command follows the same path as the kubelet: from its settings to the socket, to the process that listens on it, to the configuration
+The command follows the same path as the kubelet: from the kubelet's settings to the socket, to the process that listens on it, and to the configuration
 that this process loads. It compares the files on disk with the configuration in containerd's memory, and checks for common mistakes: a handler
-in the configuration of another containerd on the same node, a file that was edited after the last restart, a missing binary.
+in the configuration of another containerd on the same node, a file that was edited after the last restart, or a missing binary.
 
 A privileged pod reads the node and is then deleted. Nothing is changed.`,
 		Example: `  # Show what the kubelet of gpu-1 uses
@@ -105,7 +105,7 @@ func (s *show) run(ctx context.Context, arg string) error {
 	return err
 }
 
-// inspect reads the node with a pod.
+// inspect reads the node through a pod.
 func (s *show) inspect(ctx context.Context, cluster *kube.Cluster, nodeName string) (found *api.Runtime, err error) {
 	look := session.Look{
 		Cluster: cluster, LedgerNamespace: s.connection.LedgerNamespace, Pods: s.pods, ErrOut: s.streams.ErrOut,

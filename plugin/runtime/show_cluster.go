@@ -11,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 )
 
-// readCluster returns the runtime settings of the cluster. If reading them fails, it returns a warning.
+// readCluster returns the runtime settings in the cluster. If reading them fails, it returns a warning.
 func readCluster(
 	ctx context.Context, client kubernetes.Interface, nodeLabels labels.Set,
 ) (classes []runtimeClass, toolkits []toolkit, warnings []string) {

@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// write prints the view as text: single values as in `kubectl describe`, lists as tables.
+// write prints the view as text: single values in the style of `kubectl describe`, and lists as tables.
 func (v *view) write(w io.Writer, format printer.Format) error {
 	out := &sections{w: w, format: format}
 	out.lines("", v.summary(format.IsWide()))
@@ -21,7 +21,7 @@ func (v *view) write(w io.Writer, format printer.Format) error {
 		out.table("Configuration files, in the order in which they are loaded:", v.files(format.IsWide()))
 		out.table("Runtime handlers:", v.handlers(format.IsWide()))
 	}
-	out.lines("RuntimeClasses with a handler that this node does not have:", v.homeless())
+	out.lines("RuntimeClasses with a handler that this node does not have:", v.withoutHandler())
 	out.table("Other containerd instances and files, not used by the kubelet:", v.decoys(format.IsWide()))
 	for _, t := range v.Toolkits {
 		out.lines(fmt.Sprintf("Settings of the NVIDIA container toolkit, DaemonSet %s/%s:", t.Namespace, t.Name),
@@ -181,7 +181,7 @@ func (v *view) files(wide bool) *printer.Table {
 	return withoutBlanks(t)
 }
 
-// handlers returns a table with a row for each handler, or two if disk and memory differ.
+// handlers returns a table with a row for each handler, or two rows if disk and memory differ.
 func (v *view) handlers(wide bool) *printer.Table {
 	t := &printer.Table{
 		Header: []string{"HANDLER", "WHERE", "BINARY", "SYSTEMD-CGROUP", "TYPE", "RUNTIMECLASS", "DEFINED-IN", "NOTE"},
@@ -239,7 +239,7 @@ func (v *view) handlers(wide bool) *printer.Table {
 	return withoutBlanks(t)
 }
 
-// trouble returns a short description of a problem with a program; the findings have the details.
+// trouble returns a short description of a problem with a program. The findings contain the details.
 func trouble(program, problem string) string {
 	what := "binary"
 	if runtimeview.IsShim(program) {
@@ -251,13 +251,13 @@ func trouble(program, problem string) string {
 	return what + " missing!"
 }
 
-// homeless returns the RuntimeClasses whose handler the node lacks.
-func (v *view) homeless() []string {
+// withoutHandler returns the RuntimeClasses whose handler is missing on the node.
+func (v *view) withoutHandler() []string {
 	var lines []string
 	for _, class := range v.RuntimeClasses {
 		if class.Known != nil && !*class.Known {
 			lines = append(lines,
-				fmt.Sprintf("  %s (handler %s): its pods do not start on this node", class.Name, class.Handler))
+				fmt.Sprintf("  %s (handler %s): pods with this RuntimeClass do not start on this node", class.Name, class.Handler))
 		}
 	}
 	return lines

@@ -111,14 +111,14 @@ func edited() api.Runtime {
 	i.Files[1] = configFile("/etc/containerd/conf.d/99-nvidia.toml",
 		"version = 3\n"+onDisk("nvidia", nvidia+".new", true)+onDisk("nvidia-cdi", nvidia, false))
 	i.Files[0].Meta.Link = "/opt/real.toml"
-	i.Files[1].ReadOnly = "its file system is mounted read-only"
+	i.Files[1].ReadOnly = "the file system is mounted read-only"
 	i.Executables[nvidia+".new"] = "missing"
 	return r
 }
 
 func crio() api.Runtime {
 	r := healthy()
-	r.Problem = "the kubelet of this node uses CRI-O 1.33.0; runtime faults work with containerd"
+	r.Problem = "the kubelet on this node uses CRI-O 1.33.0; runtime faults require containerd"
 	r.Instance = &api.Instance{PID: 50, Exe: "/usr/bin/crio", Socket: "/var/run/crio/crio.sock", Unit: "crio.service",
 		Release: "1.33.0",
 		CRI:     &cri.Info{Name: "cri-o", Version: "1.33.0", Ready: true}}
@@ -147,7 +147,7 @@ func TestView(t *testing.T) {
 	for name, found := range map[string]api.Runtime{
 		"healthy": healthy(), "wrong-instance": wrongInstance(), "edited": edited(), "crio": crio(),
 		"unparsable": unparsable(),
-		"no-kubelet": {Problem: "no kubelet runs on this node"},
+		"no-kubelet": {Problem: "no kubelet is running on this node"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -19,7 +19,7 @@ type (
 type view struct {
 	runtimeview.View
 
-	local *time.Location // of times in tables
+	local *time.Location // time zone for times in tables
 }
 
 func newView(nodeName string, found api.Runtime, classes []runtimeClass, toolkits []toolkit) view {

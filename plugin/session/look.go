@@ -17,14 +17,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/progress"
 )
 
-// Look reads nodes through debug pods, without a run: nothing is changed.
+// Look reads nodes through debug pods, without a run. It changes nothing.
 type Look struct {
 	Cluster         *kube.Cluster
 	LedgerNamespace string
 	Pods            podflags.Flags
 	ErrOut          io.Writer
-	Name            string // in the names of the pods
-	Reading         string // what read does, as a progress message
+	Name            string // part of the names of the pods
+	Reading         string // progress message while read is running
 }
 
 // At calls read with a debug pod on a node, and always deletes the pod.

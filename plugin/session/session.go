@@ -37,8 +37,8 @@ import (
 )
 
 // Undoers returns the undoer for each kind of undo in a ledger. Every fault must have one, or it cannot be reverted.
-// The detectors of the cluster are for describing what cannot be undone. Undoers that need debug pods can only describe
-// their work; New returns a session with complete undoers.
+// The cluster's detectors are used to describe what cannot be undone. Undoers that need debug pods can only describe
+// their work. New returns a session with complete undoers.
 func Undoers(detectors func() []xid.Detector) map[string]fault.Undoer {
 	return map[string]fault.Undoer{
 		containerdconfig.UndoKind: containerdconfig.Undoer{},
@@ -62,7 +62,7 @@ func logUndoer(detectors func() []xid.Detector) kernellog.Undoer {
 	return kernellog.Undoer{Forget: func(xids []string) []string { return forget(detectors(), xids) }}
 }
 
-// forget returns how to reset each detector that may have seen one of the written XIDs.
+// forget describes how to clear each detector that may have seen one of the written XIDs.
 func forget(detectors []xid.Detector, xids []string) []string {
 	var events []xid.Event
 	for _, text := range xids {
@@ -87,7 +87,7 @@ func forget(detectors []xid.Detector, xids []string) []string {
 }
 
 // New returns a session on the cluster that shows its progress on report. Undoers start debug pods only with the
-// settings in pods, never with settings from records, which are untrusted.
+// settings in pods, and never with settings from records, which are untrusted.
 func New(
 	ctx context.Context, cluster *kube.Cluster, connection *kube.Connection, parallel int, pods podflags.Flags,
 	report *progress.Reporter,
@@ -97,7 +97,7 @@ func New(
 	if err != nil {
 		host = "unknown"
 	}
-	// Once for all steps of a run: the list of all nodes is long if the steps are many.
+	// Detect once for all steps of a run, because listing all nodes for each step would be expensive.
 	detectors := sync.OnceValue(func() []xid.Detector { return xid.DetectorsOn(cluster.Providers(ctx, nil)) })
 	undoers := Undoers(detectors)
 	onStep := func(step ledger.Step, text string) { report.Step(step.Target.Name, text) }
@@ -165,7 +165,7 @@ func workloads(cluster *kube.Cluster) *cudashim.Cluster {
 
 func dynamicClient(cluster *kube.Cluster) dynamic.Interface {
 	client, err := dynamic.NewForConfig(cluster.Config)
-	if err != nil { // cannot happen: the configuration already works for the other client
+	if err != nil { // cannot happen, because the configuration already works for the other client
 		return nil
 	}
 	return client
@@ -180,7 +180,7 @@ func StartPod(cluster *kube.Cluster, ledgerNamespace string, pods podflags.Flags
 	}
 }
 
-// Debug pods of faults that outlive them.
+// Debug pods for faults that outlive them.
 var (
 	_ devicehealth.Pod = (*debugpod.Session)(nil)
 	_ firewall.Pod     = (*debugpod.Session)(nil)
@@ -203,7 +203,8 @@ func StartShortPod[P any](
 	}
 }
 
-// shortPodLives is the deadline of debug pods that do one thing, such as adding a firewall or failing devices.
+// shortPodLives is the deadline of debug pods that perform a single action, such as adding a firewall or failing
+// devices.
 const shortPodLives = 5 * time.Minute
 
 func startPod(
@@ -215,8 +216,8 @@ func startPod(
 	return pods.Start(ctx, cluster, spec, progress)
 }
 
-// unowned returns a start function for pods without an owner: after a run has expired, its Job no longer exists, and
-// the garbage collector would delete pods that it owns immediately.
+// unowned returns a start function for pods without an owner. After a run has expired, its Job no longer exists, and
+// the garbage collector would immediately delete pods that the Job owns.
 func unowned(start containerdconfig.Start) containerdconfig.Start {
 	return func(
 		ctx context.Context, run ledger.Run, nodeName string, lives time.Duration, progress func(string),
@@ -233,7 +234,7 @@ func stepChanged(report *progress.Reporter, run ledger.Run, step ledger.Step) {
 	}
 	switch step.State {
 	case ledger.StatePlanned, ledger.StateApplying, ledger.StateApplied:
-		return // progress messages have more details
+		return // progress messages contain more details
 	case ledger.StateReverted, ledger.StateSuperseded, ledger.StatePermanent:
 		report.Step(run.ID+" "+step.Target.Name, said) // several runs may have steps on the same node
 	default:
@@ -241,10 +242,10 @@ func stepChanged(report *progress.Reporter, run ledger.Run, step ledger.Step) {
 	}
 }
 
-// secret is the flag whose value must not be in a record, which other users can read.
+// secret is the flag whose value must not be in a record, because other users can read records.
 const secret = "--token"
 
-// CommandLine returns the user's command line without credentials, for the record.
+// CommandLine returns the user's command line without credentials, for use in the record.
 func CommandLine(args []string) []string {
 	shown := slices.Clone(args)
 	if len(shown) > 0 {

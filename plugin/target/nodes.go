@@ -1,4 +1,4 @@
-// Package target resolves names and selectors on the command line to the target nodes of a fault.
+// Package target resolves names and selectors on the command line to a fault's target nodes.
 package target
 
 import (
@@ -26,11 +26,11 @@ type Nodes struct {
 	NamespaceGiven bool
 	// NoPod is set by commands without --pod.
 	NoPod bool
-	// Elsewhere is set if another flag selects the nodes unless one of the above does.
+	// Elsewhere is set if another flag selects the nodes when none of the above does.
 	Elsewhere bool
 }
 
-// Validate returns an error unless exactly one way of selection is used.
+// Validate returns an error unless exactly one method of selection is used.
 func (n Nodes) Validate() error {
 	ways := 0
 	for _, given := range []bool{len(n.Names) > 0, n.Selector != "", n.Pod != ""} {
@@ -102,10 +102,10 @@ func (n Nodes) pod(ctx context.Context, client kubernetes.Interface, namespace s
 	case err != nil:
 		return nil, kube.Explain(fmt.Errorf("get pod %s/%s: %w", namespace, name, err))
 	case pod.Spec.NodeName == "":
-		return nil, fmt.Errorf("pod %s/%s is not on a node yet (phase %s)", namespace, name, pod.Status.Phase)
+		return nil, fmt.Errorf("pod %s/%s has not been scheduled to a node yet (phase %s)", namespace, name, pod.Status.Phase)
 	case pod.Status.Phase != corev1.PodRunning:
 		return nil,
-			fmt.Errorf("pod %s/%s is not running (phase %s): wait until it runs", namespace, name, pod.Status.Phase)
+			fmt.Errorf("pod %s/%s is not running (phase %s): wait until the pod is running", namespace, name, pod.Status.Phase)
 	}
 	return pod, nil
 }

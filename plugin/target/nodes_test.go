@@ -55,7 +55,7 @@ func TestResolve(t *testing.T) {
 		"selector":                     {Nodes{Selector: "gpu=yes"}, []string{"a", "b"}, ""},
 		"selector that matches nobody": {Nodes{Selector: "gpu=no"}, nil, "no node matches the selector"},
 		"a pod's node":                 {Nodes{Pod: "pod/runs"}, []string{"c"}, ""},
-		"a pod that waits":             {Nodes{Pod: "waits"}, nil, "not on a node yet"},
+		"a pod that waits":             {Nodes{Pod: "waits"}, nil, "not been scheduled to a node yet"},
 		"a pod that is not there":      {Nodes{Pod: "nobody"}, nil, "specify its namespace with -n"},
 		"no such pod in that of -n":    {Nodes{Pod: "nobody", NamespaceGiven: true}, nil, "see kubectl get pods -n n"},
 	} {

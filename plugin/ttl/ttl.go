@@ -12,7 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 )
 
-// The default and limits of a TTL. With a shorter TTL, a fault could expire before it is verified.
+// The default and the limits of a TTL. With a shorter TTL, a fault could expire before it is verified.
 const (
 	Default  = 30 * time.Minute
 	shortest = 10 * time.Second
@@ -41,7 +41,7 @@ func (f *Flags) Validate() error {
 	switch {
 	case f.TTL == 0 && f.Reason == "":
 		return errors.New(
-			"--ttl 0 requires --reason TEXT: other users must be able to read why the fault has no end",
+			"--ttl 0 requires --reason TEXT: other users must be able to see why the fault has no end",
 		)
 	case f.TTL < 0:
 		return fmt.Errorf("invalid value %s for --ttl: must not be negative; must be %s to %s, or 0 with --reason",
@@ -60,15 +60,15 @@ func (f *Flags) Validate() error {
 // Apply sets the TTL and the reason of a plan.
 func (f *Flags) Apply(plan *fault.Plan) { plan.TTL, plan.Reason = f.TTL, f.Reason }
 
-// String returns the duration: "for 30m", or "until it is reverted".
+// String describes the duration, such as "for 30m" or "until the run is reverted".
 func (f *Flags) String() string {
 	if f.TTL == 0 {
-		return "until it is reverted"
+		return "until the run is reverted"
 	}
 	return "for " + short(f.TTL)
 }
 
-// short returns a duration without its zero parts: 30m, not 30m0s.
+// short formats a duration without zero parts, such as 30m instead of 30m0s.
 func short(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {

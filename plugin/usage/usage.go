@@ -20,7 +20,8 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// MinArgs requires at least n arguments. what describes them ("a code and a target"); example is a whole command line.
+// MinArgs requires at least n arguments. what describes them ("a code and a target"). example is a complete command
+// line.
 func MinArgs(n int, what, example string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < n {
@@ -77,7 +78,7 @@ func UnknownCommand(near *cobra.Command, words []string) error {
 
 // FlagError is a function for cobra.Command.SetFlagErrorFunc. It returns a more helpful error.
 func FlagError(cmd *cobra.Command, err error) error {
-	// An unknown subcommand: its flags are not flags of the root command.
+	// An unknown subcommand. Its flags are not flags of the root command.
 	if words := cmd.Flags().Args(); cmd == cmd.Root() && len(words) > 0 {
 		return UnknownCommand(cmd, words[:1])
 	}
@@ -92,8 +93,7 @@ func FlagError(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("unknown flag: %s; see: %s --help", flag, cmd.CommandPath())
 }
 
-// Value returns an error of pflag about a flag's value with a description of valid values. It returns other errors
-// unchanged.
+// Value adds a description of valid values to a pflag error about a flag's value. It returns other errors unchanged.
 func Value(err error) error {
 	var (
 		needed  *pflag.ValueRequiredError
@@ -121,7 +121,7 @@ func Value(err error) error {
 	}
 }
 
-// takes returns a description of the valid values of a flag, or an empty string if any string is valid.
+// takes describes the valid values of a flag. It returns an empty string if any string is valid.
 func takes(f *pflag.Flag) string {
 	switch f.Value.Type() {
 	case "bool":
@@ -133,7 +133,7 @@ func takes(f *pflag.Flag) string {
 	case "float32", "float64":
 		return "a number"
 	case "duration":
-		return "a time with its unit, such as 30s or 2m"
+		return "a time with a unit, such as 30s or 2m"
 	default:
 		return ""
 	}

@@ -96,7 +96,7 @@ func TestWhatTheUserReads(t *testing.T) {
 		"float": {nil, []string{"list", "--speed", "fast"}, `invalid value "fast" for --speed: must be a number`},
 		"duration": {
 			nil, []string{"list", "--interval", "5"},
-			`invalid value "5" for --interval: must be a time with its unit, such as 30s or 2m`,
+			`invalid value "5" for --interval: must be a time with a unit, such as 30s or 2m`,
 		},
 		"bool": {
 			nil, []string{"list", "--yes=perhaps"}, `invalid value "perhaps" for --yes: must be true or false`,

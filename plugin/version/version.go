@@ -25,7 +25,7 @@ type report struct {
 	Client     build.Info `json:"client"`
 	// DebugImage is the default image of the debug pod.
 	DebugImage string `json:"debugImage"`
-	// Helpers has the SHA-256 of the embedded helpers by architecture.
+	// Helpers contains the SHA-256 digests of the embedded helpers by architecture.
 	Helpers map[string]string `json:"helpers,omitempty"`
 	Server  string            `json:"server,omitempty"`
 }
@@ -42,7 +42,7 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 		Example: `  # Print both
   kubectl gpu-fault version
 
-  # Print only the version of the plugin, without connecting to the cluster
+  # Print only the plugin version, without connecting to the cluster
   kubectl gpu-fault version --client`,
 		Args: usage.NoArgs,
 		RunE: func(*cobra.Command, []string) error {

@@ -14,7 +14,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// before prints to stderr what will be written to which nodes, what cannot be undone, and how detectors will react.
+// before prints to stderr which lines will be written to which nodes, what cannot be undone, and how detectors will
+// react.
 func (w *writing) before(ctx context.Context, cluster *kube.Cluster, names []string) error {
 	say := func(format string, args ...any) { printer.Talk(w.streams.ErrOut, format, args...) }
 	say("%s: %s, in context %q", w.summary, nodefault.List(names), cluster.Context)
@@ -33,7 +34,7 @@ func (w *writing) before(ctx context.Context, cluster *kube.Cluster, names []str
 	if err := seen.Write(w.streams.ErrOut); err != nil {
 		return err
 	}
-	say("Not reached by the line: %s; `kubectl gpu-fault xid explain CODE` says why.", strings.Join(blind, ", "))
+	say("The line does not reach: %s. For the reasons, run `kubectl gpu-fault xid explain CODE`.", strings.Join(blind, ", "))
 	say("")
 	if !w.layers.isOne() {
 		w.describeLayers()
@@ -46,11 +47,11 @@ func (w *writing) before(ctx context.Context, cluster *kube.Cluster, names []str
 }
 
 func mayReboot(detectors []string) string {
-	return fmt.Sprintf("Warning: where it is installed, %s may cordon, drain and reboot the node.",
+	return fmt.Sprintf("Warning: if installed, %s may cordon, drain and reboot the node.",
 		strings.Join(detectors, " and "))
 }
 
-// labels returns the labels of the records, in order, limited to what fits on a line.
+// labels returns the labels of the records, in order, limited to those that fit on a line.
 func (w *writing) labels() []string {
 	const most = 12
 	var all []string
@@ -64,7 +65,7 @@ func (w *writing) labels() []string {
 }
 
 // verdicts returns a row for each detector that may see the events, with the XIDs that it sees and its reaction to the
-// worst of them. It also returns the names of detectors that see none, and of those that may reboot a node.
+// worst of them. It also returns the names of detectors that see no events, and of those that may reboot a node.
 func verdicts(
 	detectors []xid.Detector, events []xid.Event, form xid.Form,
 ) (seen *printer.Table, blind, reboots []string) {
@@ -126,13 +127,13 @@ func worstFirst(events []xid.Event, form xid.Form) []xid.Event {
 	return sorted
 }
 
-// previewLines is the maximum number of lines in a dry run.
+// previewLines is the maximum number of lines shown in a dry run.
 const previewLines = 24
 
 // preview prints the lines of a dry run.
 func (w *writing) preview() {
 	say := func(format string, args ...any) { printer.Talk(w.streams.ErrOut, format, args...) }
-	say("Would write, on each node and with its own GPU's address:")
+	say("Would write, on each node, with the address of that node's GPU:")
 	at := time.Duration(0)
 	for i, r := range w.sample {
 		at += r.Delay

@@ -12,7 +12,7 @@ import (
 
 // Lines are kernel log lines that other commands, namely scenarios and experiments, write on one node.
 type Lines struct {
-	Codes   string // as on the command line: 79 or 48,63
+	Codes   string // same syntax as on the command line: 79 or 48,63
 	Node    string
 	GPU     string // empty means 0
 	Cascade bool   // include the lines that accompany the XID in a real fault

@@ -27,28 +27,28 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 		Short: "Write XID lines to the kernel logs of nodes",
 		Long: `Write XID lines to the kernel logs of nodes, exactly as the NVIDIA driver prints them, and verify each line by reading it back.
 
-CODE is an XID (79), an error of an NVSwitch (sxid:20034), or fallen-off-bus for the record of a GPU that is missing when the driver starts.
-Detectors on the node treat the line as real: they may cordon, drain and reboot the node. The reaction of each detector is shown before
+CODE is an XID (79), an NVSwitch error (sxid:20034), or fallen-off-bus for the record of a GPU that is missing when the driver starts.
+Detectors on the node treat the line as real, and may cordon, drain and reboot the node. The reaction of each detector is shown before
 anything is written.
 
 A privileged pod writes the line and is then deleted. The line remains: a kernel log cannot be reverted.
 
 With --layers, one run also injects the fault where Kubernetes and programs see it: the kubelet considers the GPU unhealthy, as with
-` + "`device unhealthy`" + `; the device plugin of the node gets the XID from NVML; and the programs of a workload get its errors from CUDA and
-NVML, as with ` + "`cuda inject`" + `. Each layer is verified; if one fails, the others are undone, and no line is written unless the kernel log
-itself is what fails. The layers are injected one after the other. Reverting the run ends all but the line.
+` + "`device unhealthy`" + `; the node's device plugin gets the XID from NVML; and the programs in a workload get the XID's errors from CUDA and
+NVML, as with ` + "`cuda inject`" + `. Each layer is verified. If one fails, the others are undone, and no line is written unless the kernel log
+layer itself is the one that fails. The layers are injected one after another. Reverting the run undoes everything except the line.
 
-The layer nvml replaces the pod of the device plugin, or of --daemonset, with a copy that has the shim. Only the pod on the node restarts. If
-the copy ends, because the TTL expires or for any other reason, the DaemonSet creates its own pod again. The layer dcgm injects the XID into
+The layer nvml replaces the pod of the device plugin, or of --daemonset, with a copy that has the shim. Only the pod on the node restarts. When
+the copy terminates, because the TTL expires or for any other reason, the DaemonSet creates its own pod again. The layer dcgm injects the XID into
 DCGM's host engine on the node, with dcgmi in its pod.
 
-With --real, the driver itself reports XID 13, 31 or 43, because a program makes an error on a free GPU of the node: it stores to a misaligned
-address (13) or to an address that is not mapped (31), or its assertion fails (43). Every reader sees such an XID, including NVML and DCGM. Only
-the CUDA context of the program ends. The program runs in a pod in the namespace of -n.
+With --real, the driver itself reports XID 13, 31 or 43, because a program causes an error on a free GPU on the node: it stores to a misaligned
+address (13) or to an address that is not mapped (31), or its assertion fails (43). All readers see such an XID, including NVML and DCGM. Only
+the program's CUDA context is lost. The program runs in a pod in the namespace of -n.
 
-With --in-cluster, pods of a Job in the cluster inject the fault, each into some of the nodes. They run this command with the rights of a
-service account, and each makes a run of its own. Ctrl-C and ` + "`revert`" + ` stop them.`,
-		Example: `  # Let GPU 0 of gpu-1 fall off the bus
+With --in-cluster, pods of a Job in the cluster inject the fault, each into some of the nodes. They run this command with the permissions of a
+service account, and each creates its own run. Ctrl-C and ` + "`revert`" + ` stop them.`,
+		Example: `  # Make GPU 0 of gpu-1 fall off the bus
   kubectl gpu-fault xid 79 gpu-1
 
   # Write a double-bit ECC error with its accompanying records: row remapping, channels of the process, recovery action
@@ -60,16 +60,16 @@ service account, and each makes a run of its own. Ctrl-C and ` + "`revert`" + ` 
   # Select nodes by label, four at a time, without confirmation
   kubectl gpu-fault xid 63 -l nvidia.com/gpu.product=NVIDIA-H200 --parallel 4 --yes
 
-  # Write the line with the facility of the kernel, for readers that check it
+  # Write the line with the kernel facility, for readers that check the facility
   kubectl gpu-fault xid 79 gpu-1 --via kmod
 
-  # Let the same fault be seen in every layer: kernel log, kubelet, and CUDA and NVML in a workload
+  # Inject the same fault in several layers: kernel log, kubelet, and CUDA and NVML in a workload
   kubectl gpu-fault xid 79 gpu-1 --layers kernel,device,cuda --workload deployment/vllm
 
-  # Let the device plugin of the node detect the fault itself, by NVML
+  # Make the node's device plugin detect the fault itself, through NVML
   kubectl gpu-fault xid 48 gpu-1 --gpu 1 --layers kernel,nvml
 
-  # Let the driver itself report the XID: a pod makes an error on a free GPU of the node
+  # Make the driver itself report the XID: a pod causes an error on a free GPU on the node
   kubectl gpu-fault xid 31 gpu-1 --real
 
   # Write a line on a node without a GPU
@@ -119,7 +119,7 @@ service account, and each makes a run of its own. Ctrl-C and ` + "`revert`" + ` 
 
 // flags contains the flags of the command line.
 type flags struct {
-	inject // flags of all commands that write
+	inject // flags shared by all commands that write
 
 	cascade  bool
 	count    int
@@ -149,21 +149,21 @@ func (f *flags) add(cmd *cobra.Command, connection *kube.Connection) {
 	flags.BoolVar(&f.cascade, "cascade", f.cascade,
 		"Also write the records that accompany the XID in a real fault, in order and with their delays")
 	flags.IntVar(&f.count, "count", f.count, "Number of times to write the lines")
-	flags.DurationVar(&f.interval, "interval", f.interval, "Delay between two writes, with --count")
+	flags.DurationVar(&f.interval, "interval", f.interval, "With --count, delay between two writes")
 	flags.StringVar(&f.process, "process", f.process,
 		"PID,NAME of the process in the line, or none (default with --pod: the process of the pod)")
 	flags.StringVar(&f.message, "message", f.message,
 		"Message after the code, instead of the driver's; required for codes that are not in the catalog")
 	flags.StringVar(&f.driver, "driver", f.driver,
-		"Driver branch whose format is used, such as 535 or 580 (default: the node's driver, or 580)")
+		"Driver branch whose line format is used, such as 535 or 580 (default: the node's driver, or 580)")
 	flags.StringVar(&f.mig, "mig", f.mig,
 		"MIG instance in the line: GPU instance, or GPU instance/compute instance, such as 5 or 5/0")
 	flags.IntVar(&f.swtch, "switch", f.swtch, "Number of the NVSwitch, for sxid codes")
-	flags.IntVar(&f.link, "link", f.link, "Number of the NVLink, for sxid codes (default: as in the known line)")
-	// pflag omits a default of 0 from the help; the real default, -1, means "not set"
+	flags.IntVar(&f.link, "link", f.link, "Number of the NVLink, for sxid codes (default: the number in the known line)")
+	// pflag omits a default of 0 from the help. The real default, -1, means "not set".
 	flags.Lookup("link").DefValue = "0"
 	flags.StringSliceVar(&f.layers.layers, "layers", f.layers.layers,
-		"Layers in which the fault is seen: kernel (the log), device (the kubelet considers the GPU unhealthy), nvml (the node's device plugin sees it), dcgm (readers of DCGM see it), cuda (the programs of --workload)")
+		"Layers in which the fault is visible: kernel (the log), device (the kubelet considers the GPU unhealthy), nvml (the node's device plugin), dcgm (readers of DCGM), cuda (the programs in --workload)")
 	flags.StringVar(&f.layers.workload, "workload", "",
 		"TYPE/NAME of the workload for the layer cuda, in the namespace of -n")
 	flags.StringVar(&f.layers.daemonSet, "daemonset", "",
@@ -173,7 +173,7 @@ func (f *flags) add(cmd *cobra.Command, connection *kube.Connection) {
 	_ = cmd.RegisterFlagCompletionFunc("layers", completeLayers)
 	f.real.add(flags)
 	flags.Uint64Var(&f.seed, "seed", f.seed,
-		"Seed of the invented numbers in the line (channel, address); the same seed produces the same line")
+		"Seed for the random numbers in the line (channel, address); the same seed produces the same line")
 }
 
 // inject contains the flags of all commands that write to kernel logs.
@@ -195,16 +195,16 @@ func (f *inject) add(cmd *cobra.Command, connection *kube.Connection) {
 	f.AddFlags(cmd)
 	flags := cmd.Flags()
 	flags.Lookup("timeout").Usage =
-		"Timeout for one node, from creating the debug pod to verifying the line; the delays of the records are added"
+		"Timeout per node, from creating the debug pod to verifying the line; the delays between records are added"
 	flags.Lookup("ttl").Usage =
 		"Time after which the run ends unless reverted earlier, 10s to 24h; 0 for no end, which requires --reason; the line remains in the log"
 	flags.StringVar(&f.Nodes.Pod, "pod", "", "Select the node and the GPU of this pod, in the namespace of -n")
 	flags.StringVar(&f.gpu, "gpu", f.gpu,
-		"GPU: its index in nvidia-smi, its UUID (GPU-...), its PCI address (0000:17:00), several of these (0,1), or all; with --pod or --workload, among the GPUs of the pod")
+		"GPU: its index in nvidia-smi, its UUID (GPU-...), its PCI address (0000:17:00), several of these (0,1), or all; with --pod or --workload, selects among the pod's GPUs")
 	flags.StringVar(&f.via, "via", f.via,
-		"kmsg writes to /dev/kmsg; kmod loads a kernel module that writes the line with the facility of the kernel")
+		"kmsg writes to /dev/kmsg; kmod loads a kernel module that writes the line with the kernel facility")
 	flags.StringVar(&f.form, "form", f.form,
-		"Form of the line: kernel (\"kernel: NVRM: ...\", which most detectors see), plain (\"NVRM: ...\"), bracket (\"[123.456] NVRM: ...\") or auto (kernel); with --via kmod, always that of the driver")
+		"Form of the line: kernel (\"kernel: NVRM: ...\", which most detectors see), plain (\"NVRM: ...\"), bracket (\"[123.456] NVRM: ...\") or auto (kernel); with --via kmod, always the driver's form")
 	f.module.add(cmd)
 
 	fixed := func(name string, words ...string) {
@@ -228,7 +228,7 @@ func (f *inject) lineForm() (xid.Form, error) {
 	return form, nil
 }
 
-// longest is the maximum duration of the writes to a node.
+// longest is the maximum duration of all writes to a node.
 const longest = 24 * time.Hour
 
 // validate checks everything that does not require a cluster.

@@ -30,7 +30,7 @@ func (o *options) sample() []place {
 	return []place{p}
 }
 
-// places returns the node's GPUs that the lines are for.
+// places returns the node's GPUs for which to write lines.
 func (o *options) places(info api.Info, pod gpus.Pod) ([]place, error) {
 	driver := o.driver
 	if driver == "" {
@@ -63,7 +63,7 @@ func (o *options) places(info api.Info, pod gpus.Pod) ([]place, error) {
 const maxComm = 15
 
 func processOf(use api.PodUse) xid.Process {
-	name := strings.ReplaceAll(use.Process, ",", "_") // a comma ends the name for every parser
+	name := strings.ReplaceAll(use.Process, ",", "_") // all parsers treat a comma as the end of the name
 	if len(name) > maxComm {
 		name = name[:maxComm]
 	}
@@ -94,7 +94,7 @@ func (o *options) compose(places []place) ([]kernellog.Record, error) {
 				once = append(once, kernellog.Record{
 					KmsgRecord: api.KmsgRecord{Data: string(record.Bytes()), Delay: gap},
 					XID:        label(step.Event),
-					GPU:        cmp.Or(step.Event.PCI, p.gpu.PCI).String(), // a cascade has lines of peers
+					GPU:        cmp.Or(step.Event.PCI, p.gpu.PCI).String(), // a cascade contains lines for peer GPUs
 				})
 			}
 		}
@@ -115,7 +115,7 @@ func (o *options) compose(places []place) ([]kernellog.Record, error) {
 	return all, nil
 }
 
-// duration returns the sum of the records' delays.
+// duration returns the sum of the delays between records.
 func duration(records []kernellog.Record) time.Duration {
 	var sum time.Duration
 	for _, r := range records {
@@ -130,14 +130,14 @@ func (o *options) events(s xid.Selector, p place) ([]xid.Step, error) {
 	text.PCI, text.DeviceID = p.gpu.PCI, p.gpu.DeviceID
 	generation, err := xid.ParseGeneration(p.driver)
 	if err != nil {
-		generation = xid.DefaultGeneration // the node's driver has an unknown version
+		generation = xid.DefaultGeneration // the version of the node's driver is unknown
 	}
 	text.Driver = generation
 	if text.Process == (xid.Process{}) && !o.noProcess {
 		text.Process = p.process
 	}
 	if !takesProcess(s) && (text.Process == p.process || len(o.selectors) > 1) {
-		text.Process = xid.Process{} // an explicit process is an error only for a single code
+		text.Process = xid.Process{} // specifying a process is an error only for a single code
 	}
 	if o.cascade {
 		text.UUID = p.gpu.UUID
@@ -165,7 +165,7 @@ func takesProcess(s xid.Selector) bool {
 	return s.Kind == xid.KindXID && !(known && code.Template.NoProcess)
 }
 
-// blame adds the flag that caused an error in the text.
+// blame adds the flag that caused an error to the error message.
 func (o *options) blame(err error) error {
 	if o.text.Message != "" && !strings.Contains(err.Error(), "--") {
 		return fmt.Errorf("--message: %w", err)
@@ -173,7 +173,7 @@ func (o *options) blame(err error) error {
 	return err
 }
 
-// label returns a record's label for tables: an XID's number, or the kind of an accompanying line.
+// label returns a record's label for tables: the number of an XID, or the kind of an accompanying line.
 func label(e xid.Event) string {
 	switch e.Kind {
 	case xid.KindXID:

@@ -26,11 +26,11 @@ func newExplainCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	var format printer.Format
 	cmd := &cobra.Command{
 		Use:   "explain CODE...",
-		Short: "Explain an XID: its meaning, its line, what comes with it, what each detector does",
-		Example: `  # What 79 means and who reacts to it
+		Short: "Explain an XID: its meaning, its log line, accompanying errors, and the reaction of each detector",
+		Example: `  # Explain XID 79, and show which detectors react to it
   kubectl gpu-fault xid explain 79
 
-  # Two of them, and an error of an NVSwitch
+  # Explain two XIDs and an NVSwitch error
   kubectl gpu-fault xid explain 79 31 sxid:20034`,
 		Args: usage.MinArgs(1, "a code", "kubectl gpu-fault xid explain 79"),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -64,7 +64,7 @@ func newExplainCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	return cmd
 }
 
-// parseKnown parses codes, including comma-separated codes, as `xid` does.
+// parseKnown parses codes, including comma-separated ones, in the same way as `xid`.
 func parseKnown(args []string) ([]xid.Selector, error) {
 	var all []xid.Selector
 	for word := range strings.SplitSeq(strings.Join(args, ","), ",") {
@@ -78,7 +78,7 @@ func parseKnown(args []string) ([]xid.Selector, error) {
 				what = fmt.Sprintf("SXid %d", s.Code)
 			}
 			return nil,
-				fmt.Errorf("%s is not in the catalog: `kubectl gpu-fault xid list` shows those that are", what)
+				fmt.Errorf("%s is not in the catalog; to list its codes, run `kubectl gpu-fault xid list`", what)
 		}
 		all = append(all, s)
 	}
@@ -96,7 +96,7 @@ func explainObject(out io.Writer, format printer.Format, selectors []xid.Selecto
 			code, _ := xid.LookupSXid(s.Code)
 			list.SXids = append(list.SXids, code)
 		default:
-			return fmt.Errorf("-o %s: %s has no entry in the catalog; leave out -o", format.Output, s)
+			return fmt.Errorf("-o %s: %s has no entry in the catalog; omit -o", format.Output, s)
 		}
 	}
 	if len(selectors) == 1 && len(list.Items) == 1 {
@@ -123,7 +123,7 @@ func explain(out io.Writer, s xid.Selector) error {
 		explainSXid(out, code, event)
 	default:
 		printer.Talk(out,
-			"%s\nThe record that the driver leaves when it starts and finds a GPU that does not answer: lines without an XID.\n\n%s",
+			"%s\nThe record that the driver writes if a GPU does not respond when the driver starts: lines without an XID.\n\n%s",
 			s, event.Text())
 	}
 	return reactions(out, event)
@@ -152,10 +152,10 @@ func explainXID(out io.Writer, c xid.Code, event xid.Event) {
 func explainSXid(out io.Writer, c xid.SXid, event xid.Event) {
 	severity := "a fatal error"
 	if c.Severity == xid.SeverityNonFatal {
-		severity = "an error that is not fatal"
+		severity = "a non-fatal error"
 	}
 	printer.Talk(out,
-		"SXid %d  %s\n%s of an NVSwitch on one of its links; the line names the switch and the link, and no GPU\n",
+		"SXid %d  %s\n%s of an NVSwitch on one of its links; the line names the switch and the link, but no GPU\n",
 		c.Number, c.Body, severity)
 	fmt.Fprintln(out)
 	field(out, "Line", event.Text())
@@ -177,7 +177,7 @@ func hanging(out io.Writer, label, text string) {
 	}
 }
 
-// reactions prints for each detector whether it sees the event, and either its reaction or the reason.
+// reactions prints whether each detector sees the event, and either its reaction or the reason why it does not.
 func reactions(out io.Writer, event xid.Event) error {
 	fmt.Fprintf(out, "\nWritten to /dev/kmsg in the default form:\n")
 	table := printer.Table{Header: []string{"DETECTOR", "SEES", "REACTION"}}

@@ -32,7 +32,7 @@ import (
 // beforeRun is a placeholder for the ID of a run that does not exist yet.
 const beforeRun = "preflight"
 
-// writing is one run that writes to kernel logs, shared by xid and xid replay.
+// writing is one run that writes to kernel logs. It is shared by xid and xid replay.
 type writing struct {
 	inject
 	connection *kube.Connection
@@ -48,10 +48,10 @@ type writing struct {
 
 	layers layering
 	gpus   gpus.Choices
-	code   int           // the XID, if there is more than one layer
-	more   prepared      // the layers besides the kernel log
-	holder gpus.Pod      // whose GPUs are meant: of --pod, or of the layer cuda
-	launch *fleet.Launch // from inside the cluster; otherwise nil
+	code   int           // XID, set only if there is more than one layer
+	more   prepared      // the layers other than the kernel log
+	holder gpus.Pod      // pod whose GPUs are selected: from --pod, or from the layer cuda
+	launch *fleet.Launch // launch from inside the cluster; otherwise nil
 }
 
 // run runs `xid CODE NODE`.
@@ -127,12 +127,12 @@ func (o *options) summary() string {
 		text = "Record " + words[0]
 	}
 	if o.cascade {
-		text += " with what comes with it"
+		text += " with accompanying records"
 	}
 	return text + " on " + o.gpus.String() + times(o.count)
 }
 
-// lowerFirst makes a summary fit into a sentence. "XID" remains in upper case.
+// lowerFirst adapts a summary for use in a sentence. "XID" remains in upper case.
 func lowerFirst(text string) string {
 	return strings.Replace(text, "Record", "record", 1)
 }
@@ -144,8 +144,8 @@ func times(n int) string {
 	return fmt.Sprintf(", %d times", n)
 }
 
-// resolve returns the nodes and the pod whose GPUs are meant, if there is one. It prepares the layers besides the
-// kernel log.
+// resolve returns the nodes and, if one is specified, the pod whose GPUs are selected. It prepares the layers other
+// than the kernel log.
 func (w *writing) resolve(ctx context.Context, cluster *kube.Cluster) (names []string, holder gpus.Pod, err error) {
 	w.Nodes.NamespaceGiven = w.connection.Namespace != nil && *w.connection.Namespace != ""
 	names, pod, err := w.Nodes.Resolve(ctx, cluster.Client, cluster.Namespace)
@@ -155,7 +155,7 @@ func (w *writing) resolve(ctx context.Context, cluster *kube.Cluster) (names []s
 	if pod != nil {
 		if !asksForGPU(pod) {
 			return nil, holder, fmt.Errorf(
-				"nothing was changed: pod %s/%s requests no device of nvidia.com: specify another pod, or the node and --gpu",
+				"nothing was changed: pod %s/%s does not request an nvidia.com device: specify another pod, or the node and --gpu",
 				pod.Namespace,
 				pod.Name,
 			)
@@ -165,7 +165,7 @@ func (w *writing) resolve(ctx context.Context, cluster *kube.Cluster) (names []s
 	}
 	if !w.layers.isOne() {
 		if w.layers.has(layerCUDA) {
-			w.summary += " of the pod of " + w.layers.workload
+			w.summary += " of a pod of " + w.layers.workload
 		}
 		w.summary += " (" + strings.Join(w.layers.layers, ", ") + ")"
 		if w.more, err = w.prepare(ctx, cluster, names, holder); err != nil {
@@ -219,12 +219,12 @@ func (w *writing) run(ctx context.Context) error {
 	})
 }
 
-// session returns a session whose timeout suffices for the nodes.
+// session returns a session whose timeout is sufficient for the nodes.
 func (w *writing) session(ctx context.Context, cluster *kube.Cluster, nodes int) *fault.Session {
 	report := progress.New(w.streams.ErrOut)
 	s := session.New(ctx, cluster, w.connection, w.Parallel, w.Pods, report)
 	s.Timeout, s.CleanupTimeout = time.Duration(fault.Rounds(nodes, w.Parallel))*w.deadline(), w.more.cleanup
-	if !w.layers.isOne() { // one after the other
+	if !w.layers.isOne() { // layers are injected one after another
 		s.Timeout = time.Duration(nodes)*w.deadline() + w.more.timeout
 	}
 	return s
@@ -238,7 +238,7 @@ func (w *writing) confirm(ctx context.Context, cluster *kube.Cluster, names []st
 	return confirm.Ask(ctx, w.streams, question, w.Yes)
 }
 
-// dry prints the preview of a run, and what the run would write and create.
+// dry prints the preview of a run: what it would write and create.
 func (w *writing) dry(ctx context.Context, cluster *kube.Cluster, names []string) error {
 	if err := w.before(ctx, cluster, names); err != nil {
 		return err
@@ -246,7 +246,7 @@ func (w *writing) dry(ctx context.Context, cluster *kube.Cluster, names []string
 	w.preview()
 	if w.DryRun == dryrun.Server {
 		printer.Talk(w.streams.ErrOut,
-			"the API server would admit the pods of the run; it cannot check what they do on the nodes")
+			"the API server would admit the run's pods; it cannot check their actions on nodes")
 	}
 	if w.launch != nil {
 		return w.launch.DryRun(string(w.DryRun))
@@ -282,7 +282,7 @@ func (w *writing) injection(cluster *kube.Cluster, pod gpus.Pod) *kernellog.Inje
 	return injection
 }
 
-// asksForGPU reports whether the pod's spec requests an NVIDIA device, as an extended resource or with a claim.
+// asksForGPU reports whether the pod's spec requests an NVIDIA device, as an extended resource or through a claim.
 func asksForGPU(pod *corev1.Pod) bool {
 	if len(pod.Spec.ResourceClaims) > 0 {
 		return true
@@ -323,15 +323,15 @@ func (w *writing) plan(cluster *kube.Cluster, injection *kernellog.Injection, na
 	}
 	w.TTL.Apply(&plan)
 	plan.InOrder = !w.layers.isOne()
-	// The new pods of the workload need a device, and would be rejected while the device plugin restarts. That ends the
-	// layer device, too.
+	// The new pods of the workload need a device, and would be rejected while the device plugin is restarting. The
+	// restart also ends the layer device.
 	plan.UndoTogether = plan.InOrder && !w.more.suppliesDevices
 	plan.Changes, plan.Needs = w.more.changes, append(plan.Needs, w.more.needs...)
 	plan.Checks = w.more.checks
 	for _, name := range names {
 		change := injection.Change(ledger.Target{Kind: "Node", Name: name}, w.action)
 		plan.Changes = append(plan.Changes, w.more.onItsGPU(change, func(pod gpus.Pod) (fault.Change, error) {
-			w.holder, injection.PodUIDs = pod, []string{pod.UID} // layers are injected one after the other
+			w.holder, injection.PodUIDs = pod, []string{pod.UID} // layers are injected one after another
 			return change, nil
 		}))
 	}
@@ -340,12 +340,12 @@ func (w *writing) plan(cluster *kube.Cluster, injection *kernellog.Injection, na
 	return plan
 }
 
-// Permissions returns the permissions to write to a kernel log, in addition to those that every fault needs.
+// Permissions returns the permissions to write to a kernel log, in addition to those for every fault.
 func Permissions(ledgerNamespace string) []fault.Permission {
 	return fault.DebugPodPermissions(ledgerNamespace)
 }
 
-// debugPods returns the debug pods that write the lines, and their names as -o name prints them.
+// debugPods returns the debug pods that write the lines, and their names in the format of -o name.
 func (w *writing) debugPods(names []string) (*corev1.PodList, []string) {
 	list := &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
 	var objects []string

@@ -23,8 +23,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// The layers of one fault, in the order in which they are injected: what can be undone comes first, so that the lines
-// in the kernel log, which remain, are written only if all other layers are proven.
+// The layers of one fault, in the order in which they are injected. Layers that can be undone come first, so that the
+// lines in the kernel log, which remain, are written only if all other layers have been verified.
 const (
 	layerCUDA   = "cuda"
 	layerDCGM   = "dcgm"
@@ -34,43 +34,44 @@ const (
 )
 
 // layerOrder is the order of the layers. The layer device ends when the device plugin restarts, which the layer nvml
-// makes it do.
+// causes.
 var layerOrder = []string{layerCUDA, layerNVML, layerDevice, layerDCGM, layerKernel}
 
-// seen describes who sees a layer, and its limits.
+// seen describes which readers see a layer, and the layer's limits.
 var seen = map[string][2]string{
-	layerKernel: {"the detectors above", "the driver itself has no error: nvidia-smi and DCGM see a healthy GPU"},
+	layerKernel: {"the detectors above", "the driver itself reports no error: nvidia-smi and DCGM see a healthy GPU"},
 	layerDevice: {
-		"the kubelet: fewer devices are allocatable, and the status of the pod shows it",
-		"the device plugin has noticed nothing",
+		"the kubelet: fewer devices are allocatable, and the pod's status shows the unhealthy device",
+		"the device plugin does not notice the fault",
 	},
 	layerNVML: {
-		"the device plugin of the node, or the DaemonSet of --daemonset, by NVML",
-		"other programs of the node see a healthy GPU; its pod restarts, and once more when the run is reverted",
+		"the node's device plugin, or the DaemonSet of --daemonset, through NVML",
+		"other programs on the node see a healthy GPU; the pod restarts now, and again when the run is reverted",
 	},
 	layerDCGM: {
-		"readers of DCGM's host engine on the node: dcgm-exporter connected to it, health watches, policies",
-		"no other reader; metrics and health of DCGM may stay after the revert. Not tried with DCGM itself yet",
+		"readers of DCGM's host engine on the node: dcgm-exporter if connected to it, health watches, policies",
+		"no other reader; DCGM's metrics and health may not recover after the revert. Not yet tested with DCGM itself",
 	},
 	layerCUDA: {
-		"the programs of the workload, by CUDA and NVML: those that run and those that start",
-		"programs of other pods, and of the node, see a healthy GPU",
+		"the programs in the workload, through CUDA and NVML, both running and new ones",
+		"programs in other pods and on the node see a healthy GPU",
 	},
 }
 
 // layering holds the flags of the layers.
 type layering struct {
 	layers    []string
-	workload  string // TYPE/NAME of the layer cuda
-	daemonSet string // NAMESPACE/NAME of the layer nvml
+	workload  string // TYPE/NAME for the layer cuda
+	daemonSet string // NAMESPACE/NAME for the layer nvml
 }
 
 func (l layering) has(layer string) bool { return slices.Contains(l.layers, layer) }
 
-// isOne reports whether the kernel log is the only layer, as without the flag.
+// isOne reports whether the kernel log is the only layer, which is the default.
 func (l layering) isOne() bool { return len(l.layers) < 2 }
 
-// completeLayers completes a list of layers. It begins with kernel, without which the others are refused.
+// completeLayers completes a list of layers. The list begins with kernel, because the other layers are rejected without
+// it.
 func completeLayers(_ *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	const noSpace = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 	chosen := strings.Split(prefix, ",")
@@ -91,7 +92,7 @@ func completeLayers(_ *cobra.Command, _ []string, prefix string) ([]cobra.Comple
 	return words, noSpace
 }
 
-// nameFeatures adds the roles that the layers need, for the advice to users who lack permissions.
+// nameFeatures adds the roles that the layers need to the advice for users who lack permissions.
 func (l layering) nameFeatures(connection *kube.Connection, namespace string) {
 	if l.has(layerNVML) || l.has(layerDCGM) {
 		connection.Features = append(connection.Features, "nvml")
@@ -102,7 +103,7 @@ func (l layering) nameFeatures(connection *kube.Connection, namespace string) {
 	}
 }
 
-// validate checks everything that needs no cluster. The selectors are those of the lines.
+// validate checks everything that does not require a cluster. selectors are those of the lines.
 func (l *layering) validate(o *options) error {
 	selectors, pod := o.selectors, o.Nodes.Pod
 	var layers []string
@@ -128,10 +129,10 @@ func (l *layering) validate(o *options) error {
 	case len(selectors) > 1 || selectors[0].Kind != xid.KindXID:
 		return errors.New("--layers with more than kernel requires one XID")
 	case o.text.MIG != (xid.MIG{}):
-		return errors.New("--mig cannot be used with --layers: the other layers are those of whole GPUs")
+		return errors.New("--mig cannot be used with --layers: the other layers affect whole GPUs")
 	case l.has(layerDevice) && o.TTL.TTL == 0:
 		return errors.New("--ttl 0 cannot be used with the layer device: the process on the node requires a time at " +
-			"which it ends the fault")
+			"which to end the fault")
 	}
 	if l.has(layerNVML) {
 		if err := l.validateNVML(o); err != nil {
@@ -156,16 +157,16 @@ func (l *layering) validate(o *options) error {
 	code := selectors[0].Code
 	profile, known := cudafault.FindProfile(code)
 	if !known {
-		return fmt.Errorf("programs see no CUDA error of XID %d that is known (`kubectl gpu-fault cuda profiles` "+
-			"shows those that are): leave out the layer cuda", code)
+		return fmt.Errorf("no CUDA error is known for XID %d (`kubectl gpu-fault cuda profiles` "+
+			"lists the known errors): omit the layer cuda", code)
 	}
 	if profile.None() {
-		return fmt.Errorf("programs see nothing of XID %d itself: %s", code, profile.Note)
+		return fmt.Errorf("programs do not see XID %d: %s", code, profile.Note)
 	}
 	return l.load(code, nil, "").Validate()
 }
 
-// validateNVML checks what the layer nvml needs.
+// validateNVML validates the flags for the layer nvml.
 func (l *layering) validateNVML(o *options) error {
 	if l.daemonSet != "" {
 		if _, _, err := cuda.ParseDaemonSet(l.daemonSet); err != nil {
@@ -176,30 +177,30 @@ func (l *layering) validateNVML(o *options) error {
 	profile, known := cudafault.FindProfile(code)
 	switch {
 	case !known || !profile.NVMLEvent && profile.NVML == 0 && profile.NVMLInit == 0:
-		return fmt.Errorf("NVML shows nothing of XID %d that is known (`kubectl gpu-fault cuda profiles` shows the XIDs that "+
-			"it does): leave out the layer nvml", code)
+		return fmt.Errorf("NVML has no known reaction to XID %d (`kubectl gpu-fault cuda profiles` lists the XIDs to which "+
+			"NVML reacts): omit the layer nvml", code)
 	}
 	return nil
 }
 
-var errOneNode = errors.New("the layer cuda is for one node: inject the fault into each node with a run of its own")
+var errOneNode = errors.New("the layer cuda supports only one node: use a separate run for each node")
 
-// ofGPUs returns the fault of an XID in the chosen GPUs of containers that request so many each. A process that has
-// other GPUs can still initialise CUDA.
+// ofGPUs returns the fault that an XID causes on the chosen GPUs, in containers that each request the given number of
+// GPUs. A process that also has other GPUs can still initialize CUDA.
 func ofGPUs(code int, chosen gpus.Choices, workload string, each int) (cudafault.Fault, error) {
 	fault := cudafault.Fault{XID: code}
 	indexes, all, _ := chosen.Indexes()
 	switch {
 	case each < 0:
-		return fault, fmt.Errorf("%s requests no GPU, so no GPU of the node can be the one that fails: use "+
-			"`kubectl gpu-fault cuda inject %s --xid %d`, and leave out the layer cuda here", workload, workload, code)
+		return fault, fmt.Errorf("%s does not request a GPU, so the failing GPU cannot be determined: use "+
+			"`kubectl gpu-fault cuda inject %s --xid %d`, and omit the layer cuda here", workload, workload, code)
 	case all:
 		return fault, nil
 	case each == 0:
-		return fault, fmt.Errorf("the GPUs of %s are requested by several containers, or not as nvidia.com/gpu, so that "+
-			"indexes are not known: specify --gpu all, or leave out the layer cuda", workload)
+		return fault, fmt.Errorf("the GPUs of %s are requested by several containers, or not as nvidia.com/gpu, so "+
+			"their indexes are not known: specify --gpu all, or omit the layer cuda", workload)
 	case slices.Max(indexes) >= each:
-		return fault, fmt.Errorf("a pod of %s has %s, with the indexes from 0 to %d: specify --gpu among them", workload,
+		return fault, fmt.Errorf("a pod of %s has %s, with indexes from 0 to %d: specify one of these with --gpu", workload,
 			count.Of(each, "GPU"), each-1)
 	case each > 1:
 		fault.Devices = indexes
@@ -210,7 +211,7 @@ func ofGPUs(code int, chosen gpus.Choices, workload string, each int) (cudafault
 	return fault, nil
 }
 
-// noDevice is CUDA_ERROR_NO_DEVICE: what a process gets whose only GPU is lost.
+// noDevice is CUDA_ERROR_NO_DEVICE, which a process gets if its only GPU is lost.
 const noDevice = 100
 
 func (l layering) load(code int, nodes []string, namespace string) cuda.Load {
@@ -219,7 +220,7 @@ func (l layering) load(code int, nodes []string, namespace string) cuda.Load {
 	}
 }
 
-// describeLayers prints who sees each layer, and what is changed.
+// describeLayers prints which readers see each layer, and what is changed.
 func (w *writing) describeLayers() {
 	table := &printer.Table{Header: []string{"LAYER", "SEEN BY", "LIMITS"}}
 	for i := len(layerOrder) - 1; i >= 0; i-- {
@@ -234,7 +235,7 @@ func (w *writing) describeLayers() {
 	printer.Talk(w.streams.ErrOut, "")
 }
 
-// layer is the proof of one layer on one target, for people and for -o json.
+// layer is the evidence for one layer on one target, for tables and for -o json.
 type layer struct {
 	Layer    string   `json:"layer"`
 	Target   string   `json:"target"`
@@ -243,20 +244,20 @@ type layer struct {
 	Error    string   `json:"error,omitempty"`
 }
 
-// layerOf is the layer of each kind of undo that a run can have; kernel for all others.
+// layerOf is the layer for each kind of undo that a run can have. All other kinds belong to the layer kernel.
 var layerOf = map[string]string{
 	cudashim.UndoKind: layerCUDA, daemonpod.UndoKind: layerNVML, devicehealth.UndoKind: layerDevice,
 	dcgm.UndoKind: layerDCGM,
 }
 
-// plannedLayer is a change that a dry run of several layers prints.
+// plannedLayer is a change shown in a dry run with several layers.
 type plannedLayer struct {
 	Layer  string `json:"layer"`
 	Target string `json:"target"`
 	Action string `json:"action"`
 }
 
-// printPlan prints what a run with several layers would change, in order, and the debug pods of the kernel log.
+// printPlan prints what a run with several layers would change, in order, and the debug pods for the kernel log.
 func (w *writing) printPlan(names []string) error {
 	pods, objects := w.debugPods(names)
 	var layers []plannedLayer
@@ -295,7 +296,7 @@ func layersOf(run *ledger.Run) []layer {
 	return all
 }
 
-// layerTable has a row for each piece of evidence.
+// layerTable returns a table with a row for each piece of evidence.
 func layerTable(layers []layer, format printer.Format) *printer.Table {
 	table := &printer.Table{Header: []string{"LAYER", "TARGET", "STATE", "EVIDENCE"}, NoHeader: format.NoHeader}
 	for _, l := range layers {

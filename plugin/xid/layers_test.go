@@ -80,8 +80,8 @@ func TestLayersRefused(t *testing.T) {
 		args   []string
 		want   string
 	}{
-		"unknown":         {layers("", "kernel", "dmesg"), []string{"79", "n"}, `invalid value "dmesg" for --layers`},
-		"nothing in NVML": {layers("", "kernel", "nvml"), []string{"154", "n"}, "NVML shows nothing of XID 154"},
+		"unknown":         {layers("", "kernel", "dmesg"), []string{"79", "n"}, `value "dmesg" for --layers`},
+		"nothing in NVML": {layers("", "kernel", "nvml"), []string{"154", "n"}, "no known reaction to XID 154"},
 		"a reader without nvml": {
 			func(f *flags) { layers("", "kernel", "device")(f); f.layers.daemonSet = "a/b" }, []string{"79", "n"},
 			"--daemonset requires --layers kernel,nvml",
@@ -97,10 +97,10 @@ func TestLayersRefused(t *testing.T) {
 		"two codes":       {layers("", "kernel", "device"), []string{"79,48", "n"}, "requires one XID"},
 		"missing GPU":     {layers("", "kernel", "device"), []string{"fallen-off-bus", "n"}, "requires one XID"},
 		"not a workload":  {layers("vllm", "kernel", "cuda"), []string{"79", "n"}, "deployment/vllm"},
-		"nothing to see":  {layers("deployment/a", "kernel", "cuda"), []string{"45", "n"}, "see nothing of XID 45"},
+		"nothing to see":  {layers("deployment/a", "kernel", "cuda"), []string{"45", "n"}, "do not see XID 45"},
 		"unknown to CUDA": {layers("deployment/a", "kernel", "cuda"), []string{"8", "n"}, "cuda profiles"},
 		"empty node":      {layers("deployment/a", "kernel", "cuda"), []string{"79", ""}, "a node name is empty"},
-		"two nodes":       {layers("deployment/a", "kernel", "cuda"), []string{"79", "n", "m"}, "is for one node"},
+		"two nodes":       {layers("deployment/a", "kernel", "cuda"), []string{"79", "n", "m"}, "supports only one node"},
 		"GPU by its UUID": {
 			func(f *flags) {
 				layers("deployment/a", "kernel", "cuda")(f)
@@ -155,7 +155,7 @@ func TestLayersAreOfOneGPU(t *testing.T) {
 	}{
 		"it runs there":     {pods: []corev1.Pod{pod("a", "gpu-2", running), pod("b", "gpu-1", running)}, want: "pod ml/b"},
 		"it runs elsewhere": {pods: []corev1.Pod{pod("a", "gpu-2", running)}, want: "no pod of the workload"},
-		"it has ended":      {pods: []corev1.Pod{pod("a", "gpu-1", failed)}, want: "pod a on node gpu-1 has ended"},
+		"it has ended":      {pods: []corev1.Pod{pod("a", "gpu-1", failed)}, want: "pod a on node gpu-1 has terminated"},
 		"two of them":       {pods: []corev1.Pod{pod("a", "gpu-1", running), pod("b", "gpu-1", running)}, want: "2 pods"},
 		"unknown":           {err: errors.New("the API server is away"), want: "the API server is away"},
 	} {
@@ -201,8 +201,8 @@ func TestGPUsOfTheLayerCUDA(t *testing.T) {
 		"two of several":     {"1,3", 8, 48, "[1 3] <nil>"},
 		"all":                {"all", 8, 79, "[] <nil>"},
 		"all, unknown":       {"all", 0, 79, "[] <nil>"},
-		"not there":          {"1", 1, 79, "has 1 GPU, with the indexes from 0 to 0"},
-		"no GPUs":            {"all", -1, 79, "deployment/a requests no GPU"},
+		"not there":          {"1", 1, 79, "has 1 GPU, with indexes from 0 to 0"},
+		"no GPUs":            {"all", -1, 79, "deployment/a does not request a GPU"},
 		"several containers": {"0", 0, 79, "specify --gpu all"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -29,17 +29,17 @@ func newListCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	var format printer.Format
 	cmd := &cobra.Command{
 		Use:   "list [WORD]",
-		Short: "List the XIDs of the catalog",
-		Example: `  # All
+		Short: "List the XIDs in the catalog",
+		Example: `  # List all XIDs
   kubectl gpu-fault xid list
 
-  # Those about NVLink
+  # List XIDs about NVLink
   kubectl gpu-fault xid list nvlink
 
-  # Those of a class
+  # List the XIDs in a class
   kubectl gpu-fault xid list memory
 
-  # The errors of NVSwitches
+  # List NVSwitch errors
   kubectl gpu-fault xid list sxid`,
 		Args: usage.MaxArgs(1, "one word", "kubectl gpu-fault xid list nvlink"),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -50,7 +50,7 @@ func newListCommand(streams genericiooptions.IOStreams) *cobra.Command {
 			if len(args) == 1 {
 				if list.Items, list.SXids = search(args[0]), searchSXids(args[0]); len(list.Items)+
 					len(list.SXids) == 0 {
-					return fmt.Errorf("no XID and no SXid has %q in its number, name, class or description", args[0])
+					return fmt.Errorf("no XID or SXid contains %q in its number, name, class or description", args[0])
 				}
 			}
 			if !format.IsTable() {
@@ -99,7 +99,7 @@ func searchSXids(word string) []xid.SXid {
 	return found
 }
 
-// sxidClass is the class of NVSwitch errors. The catalog only assigns classes to XIDs.
+// sxidClass is the class of NVSwitch errors. The catalog assigns classes only to XIDs.
 const sxidClass = "link"
 
 func sxidName(s xid.SXid) string { return fmt.Sprintf("sxid:%d", s.Number) }

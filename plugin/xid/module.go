@@ -21,7 +21,7 @@ type moduleFlags struct {
 	headers string
 	builder string
 
-	file  []byte    // the content of the file at path; nil means that the module is built on the node
+	file  []byte    // content of the file at path; nil means that the module is built on the node
 	built kmod.File // the module's own metadata
 }
 
@@ -29,7 +29,7 @@ const (
 	// builderImage contains make, gcc and libelf, and a C library recent enough for the programs in the kernel headers
 	// of most nodes.
 	builderImage = "public.ecr.aws/docker/library/buildpack-deps:trixie"
-	// builderMemory is sufficient for the compiler and the page cache of the files that it reads.
+	// builderMemory is sufficient for the compiler and for the page cache of the files that it reads.
 	builderMemory = "512Mi"
 	// buildTime is the additional timeout per node for building the module.
 	buildTime = 3 * time.Minute
@@ -38,11 +38,11 @@ const (
 func (f *moduleFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.path, "ko", f.path,
-		"For --via kmod: the built module (gpu_fault_xid.ko) for the nodes' kernel, in place of building it there; signed where nodes insist on that")
+		"For --via kmod: prebuilt module (gpu_fault_xid.ko) for the nodes' kernel, to use instead of building it on the nodes; must be signed if the nodes require it")
 	flags.StringVar(&f.headers, "kmod-headers", f.headers,
-		"For --via kmod: directory on the nodes with the headers of their kernel (default: where packages and NVIDIA's driver container put them)")
+		"For --via kmod: directory on the nodes with the kernel headers (default: the directories used by packages and by NVIDIA's driver container)")
 	flags.StringVar(&f.builder, "builder-image", f.builder,
-		"For --via kmod without --ko: image of the debug pod that builds the module; needs sh, make, gcc, libelf and a C library not older than the nodes'")
+		"For --via kmod without --ko: image of the debug pod that builds the module; requires sh, make, gcc, libelf and a C library that is not older than the nodes' C library")
 	_ = cmd.MarkFlagFilename("ko", "ko")
 }
 
@@ -50,14 +50,14 @@ func (f *moduleFlags) add(cmd *cobra.Command) {
 func (f *moduleFlags) validate(via xid.Via) error {
 	switch {
 	case via != xid.ViaKmod && f.path != "":
-		return errors.New("--ko is the kernel module of --via kmod: add that, or leave it out")
+		return errors.New("--ko requires --via kmod")
 	case via != xid.ViaKmod && f.headers != "":
-		return errors.New("--kmod-headers is to build the kernel module of --via kmod: add that, or leave it out")
+		return errors.New("--kmod-headers requires --via kmod")
 	case via != xid.ViaKmod:
 		return nil
 	case f.path != "" && f.headers != "":
 		return errors.New(
-			"--ko and --kmod-headers cannot be used together: --ko is a built module, and --kmod-headers is for building one",
+			"--ko and --kmod-headers cannot be used together: --ko specifies a prebuilt module, and --kmod-headers is used to build one",
 		)
 	case f.headers != "" && (!path.IsAbs(f.headers) || path.Clean(f.headers) != f.headers):
 		return fmt.Errorf(
@@ -65,7 +65,7 @@ func (f *moduleFlags) validate(via xid.Via) error {
 			f.headers,
 		)
 	case f.builder == "" && f.path == "":
-		return errors.New("--builder-image must not be empty: specify an image with make and gcc, or a built module with --ko")
+		return errors.New("--builder-image must not be empty: specify an image with make and gcc, or a prebuilt module with --ko")
 	case f.path == "":
 		return nil
 	}
@@ -97,17 +97,17 @@ func (f *inject) builds() bool { return f.via == string(xid.ViaKmod) && f.module
 // how describes what the pods do on the nodes, and what can be undone.
 func (w *writing) how() []string {
 	namespace := w.connection.LedgerNamespace
-	const forget = "`kubectl gpu-fault revert` says what each detector needs to forget the lines."
+	const forget = "`kubectl gpu-fault revert` shows how to clear the lines from each detector."
 	if w.via != string(xid.ViaKmod) {
 		return []string{
 			fmt.Sprintf(
-				"How: a privileged pod in namespace %q%s writes to /dev/kmsg, reads back what it wrote and is deleted again.",
+				"How: a privileged pod in namespace %q%s writes to /dev/kmsg, reads the lines back and is then deleted.",
 				namespace, w.Pods.OtherImage(),
 			),
-			w.undoOfLayers() + "none, a kernel log cannot be unwritten; " + forget,
+			w.undoOfLayers() + "none, because lines in a kernel log cannot be removed; " + forget,
 		}
 	}
-	from := fmt.Sprintf("which it builds, in the image %s, against the headers on the node", w.module.builder)
+	from := fmt.Sprintf("which it builds in image %s against the headers on the node", w.module.builder)
 	if w.module.file != nil {
 		from = fmt.Sprintf("from %s, for kernel %s", w.module.path, w.module.built.Release)
 	}
@@ -117,22 +117,22 @@ func (w *writing) how() []string {
 	}
 	return []string{
 		fmt.Sprintf(
-			"How: a privileged pod in namespace %q%s loads the kernel module %s, %s; writes through it, reads back what it wrote, unloads it and is deleted again.",
+			"How: a privileged pod in namespace %q%s loads the kernel module %s, %s; writes through the module, reads the lines back, unloads the module and is then deleted.",
 			namespace, w.Pods.OtherImage(), kmod.Name, from,
 		),
 		fmt.Sprintf(
-			"The kernel's log says that a module was loaded, and the kernel counts as tainted, %s, until its next boot.",
+			"The kernel logs that a module was loaded, and is tainted (%s) until the next boot.",
 			taint,
 		),
-		w.undoOfLayers() + "the module is unloaded at once, or by `kubectl gpu-fault revert` if this is killed. " +
-			"None for the log, which cannot be unwritten; " + forget,
+		w.undoOfLayers() + "the module is unloaded immediately, or by `kubectl gpu-fault revert` if this command is killed. " +
+			"None for the log, because its lines cannot be removed; " + forget,
 	}
 }
 
-// undoOfLayers returns the beginning of what is said about the undo of the lines.
+// undoOfLayers returns the first part of the description of how the run is undone.
 func (w *writing) undoOfLayers() string {
 	if w.layers.isOne() {
 		return "Undo: "
 	}
-	return "Undo: `kubectl gpu-fault revert RUN` ends all layers except kernel. Of the kernel log: "
+	return "Undo: `kubectl gpu-fault revert RUN` ends all layers except kernel. For the kernel log: "
 }

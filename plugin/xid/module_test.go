@@ -57,7 +57,7 @@ func TestTheModulesPod(t *testing.T) {
 				t.Errorf("through the module: %+v, wanted %v", module, tc.through)
 			}
 			if text := strings.Join(w.how(), "\n"); !strings.Contains(text, tc.says) ||
-				!strings.Contains(text, "cannot be unwritten") {
+				!strings.Contains(text, "cannot be removed") {
 				t.Errorf("what is said beforehand lacks %q:\n%s", tc.says, text)
 			}
 		})

@@ -18,7 +18,7 @@ type options struct {
 	selectors []xid.Selector
 	gpus      gpus.Choices
 	form      xid.Form
-	text      xid.Options // without PCI address, UUID and driver, which depend on the node
+	text      xid.Options // without the PCI address, UUID and driver, which depend on the node
 	driver    string
 	noProcess bool
 	hasLink   bool
@@ -29,15 +29,15 @@ type options struct {
 	layers    layering
 }
 
-// maxRecords limits a burst, because the kernel's buffer holds a few thousand records, and readers lose overwritten
-// ones.
+// maxRecords limits a burst, because the kernel's buffer holds only a few thousand records, and readers lose
+// overwritten records.
 const maxRecords = 10000
 
 // toOptions checks everything that does not require a cluster.
 func (f *flags) toOptions(args []string) (*options, error) {
 	f.Nodes.Names = args[1:]
 	if f.Fleet.InCluster && !f.layers.isOne() {
-		return nil, errors.New("--in-cluster cannot be used with --layers: it writes to kernel logs only")
+		return nil, errors.New("--in-cluster cannot be used with --layers: it only writes to kernel logs")
 	}
 	if err := f.inject.validate(); err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func (f *flags) toOptions(args []string) (*options, error) {
 	if err := o.layers.validate(o); err != nil {
 		return nil, err
 	}
-	// compose now, so that an invalid message is reported before the node is contacted
+	// Compose the records now, so that an invalid message is reported before the node is contacted.
 	sample, err := o.compose(o.sample())
 	if err != nil {
 		return nil, err
@@ -121,7 +121,7 @@ func (f *inject) checkRecords(records []kernellog.Record, lasts time.Duration) e
 	return nil
 }
 
-// swapped returns a better error if the user specified the node before the code.
+// swapped returns a more helpful error if the user specified the node before the code.
 func swapped(err error, args []string) error {
 	if len(args) == 2 {
 		if _, notCode := xid.ParseSelector(args[1]); notCode == nil {
@@ -137,13 +137,13 @@ func (o *options) checkSwitches() error {
 		return fmt.Errorf("invalid value %d for --link: must be 0 to 999", o.link)
 	}
 	if o.text.Switch != 0 && !o.isSwitch() {
-		return fmt.Errorf("--switch requires a code of an NVSwitch, such as sxid:20034; %s is not one", o.selectors[0])
+		return fmt.Errorf("--switch requires an NVSwitch code, such as sxid:20034, not %s", o.selectors[0])
 	}
 	if o.cascade && o.selectors[0].Kind == xid.KindFallenOff {
 		return fmt.Errorf("--cascade cannot be used with %s: no accompanying records are known", o.selectors[0])
 	}
 	if o.hasLink && !o.isSwitch() {
-		return fmt.Errorf("--link requires a code of an NVSwitch, such as sxid:20034; %s is not one", o.selectors[0])
+		return fmt.Errorf("--link requires an NVSwitch code, such as sxid:20034, not %s", o.selectors[0])
 	}
 	for _, s := range o.selectors {
 		if s.Kind != xid.KindSXid {
@@ -151,7 +151,7 @@ func (o *options) checkSwitches() error {
 		}
 		if o.gpus.Address() == nil {
 			return fmt.Errorf(
-				"%s is an error of an NVSwitch: specify the PCI address of the switch, such as --gpu 0000:05:00 (`lspci | grep -i nvswitch` on the node)",
+				"%s is an NVSwitch error: specify the PCI address of the switch, such as --gpu 0000:05:00 (`lspci | grep -i nvswitch` on the node)",
 				s,
 			)
 		}

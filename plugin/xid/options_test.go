@@ -85,7 +85,7 @@ func TestBadCommandLines(t *testing.T) {
 		},
 		"escapes too long": {func(f *flags) { f.message = strings.Repeat("é", 450) }, []string{"79", "n"}, "1900"},
 		"switch of no switch": {
-			func(f *flags) { f.swtch = 1 }, []string{"79", "n"}, "--switch requires a code of an NVSwitch",
+			func(f *flags) { f.swtch = 1 }, []string{"79", "n"}, "--switch requires an NVSwitch",
 		},
 		"cascade of a record": {func(f *flags) { f.cascade = true }, []string{"fallen-off-bus", "n"}, "--cascade"},
 		"unset variable":      {nil, []string{"79", ""}, "variable unset"},
@@ -93,7 +93,7 @@ func TestBadCommandLines(t *testing.T) {
 		"switch without one":  {nil, []string{"sxid:20034", "n"}, "--gpu 0000:05:00"},
 		"node before code":    {nil, []string{"n", "79"}, "the code comes before the node: xid 79 n"},
 		"link of no switch": {
-			func(f *flags) { f.link = 3 }, []string{"79", "n"}, "--link requires a code of an NVSwitch",
+			func(f *flags) { f.link = 3 }, []string{"79", "n"}, "--link requires an NVSwitch",
 		},
 		"mig instance": {func(f *flags) { f.mig = "five" }, []string{"79", "n"}, "--mig"},
 		"driver":       {func(f *flags) { f.driver = "new" }, []string{"79", "n"}, "--driver"},

@@ -26,21 +26,21 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
 )
 
-// prepared is what the layers besides the kernel log add to a plan.
+// prepared is what the layers other than the kernel log add to a plan.
 type prepared struct {
 	changes          []fault.Change
 	needs            []fault.Permission
 	checks           []func(context.Context) error
 	describe         []func(say func(string, ...any))
 	timeout, cleanup time.Duration
-	// pods returns the pods that the layer cuda is in, when it is in place; nil without that layer.
+	// pods returns the pods with the layer cuda, after it has been injected. It is nil without that layer.
 	pods func(context.Context, ledger.Run) ([]corev1.Pod, error)
-	pod  *gpus.Pod // the one whose GPUs all layers are about, once it is known
-	// suppliesDevices reports whether the undo of a layer restarts what supplies the node's devices.
+	pod  *gpus.Pod // pod whose GPUs all layers affect, once it is known
+	// suppliesDevices reports whether undoing a layer restarts the program that supplies the node's devices.
 	suppliesDevices bool
 }
 
-// prepare looks up what the layers change in the cluster, in the order of layerOrder.
+// prepare looks up what the layers will change in the cluster, in the order of layerOrder.
 func (w *writing) prepare(
 	ctx context.Context, cluster *kube.Cluster, names []string, holder gpus.Pod,
 ) (prepared, error) {
@@ -62,11 +62,11 @@ func (w *writing) prepare(
 	return p, nil
 }
 
-// prepareCUDA adds the layer cuda. The other layers are about the GPU of its pod.
+// prepareCUDA adds the layer cuda. The other layers affect the GPU of its pod.
 func (w *writing) prepareCUDA(
 	ctx context.Context, cluster *kube.Cluster, names []string, _ gpus.Pod, p *prepared,
 ) error {
-	if len(names) > 1 { // of a selector
+	if len(names) > 1 { // selected by label
 		return errOneNode
 	}
 	load := w.layers.load(w.code, names, cluster.Namespace)
@@ -79,8 +79,8 @@ func (w *writing) prepareCUDA(
 	l.Check = func(ctx context.Context) error {
 		err := check(ctx)
 		if errors.Is(err, cudashim.ErrImmutable) {
-			return fmt.Errorf("%s cannot be changed while it exists: use `kubectl gpu-fault cuda inject %s --xid %d "+
-				"--recreate`, and leave out the layer cuda here", w.layers.workload, w.layers.workload, w.code)
+			return fmt.Errorf("%s is immutable: use `kubectl gpu-fault cuda inject %s --xid %d "+
+				"--recreate`, and omit the layer cuda here", w.layers.workload, w.layers.workload, w.code)
 		}
 		return err
 	}
@@ -89,7 +89,7 @@ func (w *writing) prepareCUDA(
 	return nil
 }
 
-// add adds a change with what a plan needs of it.
+// add adds a change, and what a plan needs to carry it out.
 func (p *prepared) add(l cuda.Loading) {
 	p.changes, p.needs = append(p.changes, l.Change), append(p.needs, l.Needs...)
 	p.checks, p.describe = append(p.checks, l.Check), append(p.describe, l.Describe)
@@ -152,8 +152,8 @@ func (w *writing) prepareDevice(
 	return nil
 }
 
-// orReported returns a change of the layer device after the layer nvml: the device plugin itself may have reported the
-// device, and then there is nothing to change.
+// orReported returns a change for the layer device that is injected after the layer nvml. The device plugin itself may
+// already have reported the device, in which case there is nothing to change.
 func orReported(change fault.Change) fault.Change {
 	apply := change.Apply
 	change.Apply = func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
@@ -163,7 +163,7 @@ func orReported(change fault.Change) fault.Change {
 			return evidence, err
 		}
 		return []ledger.Evidence{ledger.NewEvidence("kubelet's device checkpoint",
-			"%s is not healthy any more: the device plugin itself has reported it", none.GPU)}, nil
+			"%s is no longer healthy: the device plugin itself has reported it", none.GPU)}, nil
 	}
 	return change
 }
@@ -197,10 +197,10 @@ func (w *writing) prepareDCGM(
 	return nil
 }
 
-// onItsGPU returns a change to a node that is made to the GPUs of the pod of the layer cuda: which one the workload's
-// new pod holds is known only when it runs. Without that layer, it returns the change as it is. All changes are made to
-// the GPUs of the same pod, also if the workload's controller has replaced it in the meantime: its kubelet knows them
-// as long as the pod exists.
+// onItsGPU returns a change to a node that applies to the GPUs of the pod with the layer cuda. These GPUs are known
+// only when the workload's new pod is running. Without that layer, it returns the change unmodified. All changes apply
+// to the GPUs of the same pod, even if the workload's controller has replaced the pod in the meantime: the pod's
+// kubelet knows the GPUs as long as the pod exists.
 func (p prepared) onItsGPU(change fault.Change, of func(gpus.Pod) (fault.Change, error)) fault.Change {
 	if p.pods == nil {
 		return change
@@ -224,7 +224,7 @@ func (p prepared) onItsGPU(change fault.Change, of func(gpus.Pod) (fault.Change,
 	return change
 }
 
-// podOn returns the only pod that runs on a node.
+// podOn returns the only pod running on a node.
 func podOn(node string, pods []corev1.Pod) (gpus.Pod, error) {
 	var on []gpus.Pod
 	ended := ""
@@ -241,17 +241,18 @@ func podOn(node string, pods []corev1.Pod) (gpus.Pod, error) {
 	case len(on) == 1:
 		return on[0], nil
 	case len(on) > 1:
-		return gpus.Pod{}, fmt.Errorf("%s of the workload run on node %s, and a fault is one of the GPUs of one: specify a "+
-			"node that runs one of them", count.Of(len(on), "pod"), node)
+		return gpus.Pod{}, fmt.Errorf("%s of the workload are running on node %s, but a fault affects the GPUs of only one pod: specify a "+
+			"node with only one of these pods", count.Of(len(on), "pod"), node)
 	case ended != "":
-		return gpus.Pod{}, fmt.Errorf("pod %s on node %s has ended with the CUDA error, and holds no GPU any more: specify a "+
-			"workload whose containers are restarted, or leave out the layer cuda", ended, node)
+		return gpus.Pod{}, fmt.Errorf("pod %s on node %s has terminated with the CUDA error, and no longer holds a GPU: specify a "+
+			"workload whose containers are restarted, or omit the layer cuda", ended, node)
 	}
-	return gpus.Pod{}, fmt.Errorf("no pod of the workload runs on node %s: specify one that runs a pod of it, and has a "+
+	return gpus.Pod{}, fmt.Errorf("no pod of the workload is running on node %s: specify a node that runs such a pod and has a "+
 		"free GPU for its rolling update", node)
 }
 
-// pick returns the chosen GPUs of a node, by their indexes in nvidia-smi; among those of a pod, if there is one.
+// pick returns the chosen GPUs of a node by their nvidia-smi indexes. If there is a pod, it chooses among the pod's
+// GPUs.
 func (w *writing) pick(
 	ctx context.Context, cluster *kube.Cluster, r fault.Recorder, node string, holder gpus.Pod,
 ) (chosen map[int]gpus.GPU, err error) {
@@ -282,7 +283,7 @@ func (w *writing) pick(
 	for _, g := range picked {
 		index := slices.Index(all, g)
 		if index < 0 {
-			return nil, fmt.Errorf("the driver of node %s has no GPU %s: leave out the layers nvml and dcgm", node, g.PCI)
+			return nil, fmt.Errorf("the driver on node %s has no GPU %s: omit the layers nvml and dcgm", node, g.PCI)
 		}
 		chosen[index] = g
 	}

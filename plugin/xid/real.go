@@ -30,7 +30,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// realFlags are the flags of XIDs that the driver itself reports.
+// realFlags are the flags for XIDs that the driver itself reports.
 type realFlags struct {
 	on           bool
 	image        string
@@ -39,21 +39,22 @@ type realFlags struct {
 
 func (f *realFlags) add(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.on, "real", f.on,
-		"Let the driver itself report XID 13, 31 or 43: a pod requests a GPU of the node, and its program makes an error on it. NVML and DCGM see it too")
+		"Make the driver itself report XID 13, 31 or 43: a pod requests a GPU on the node, and its program causes an error on the GPU. NVML and DCGM also see the XID")
 	flags.StringVar(&f.image, "real-image", f.image,
-		"For --real: image of the pod with the program; needs only glibc, with libdl, libm, libpthread and librt (default: Debian pinned by digest)")
-	flags.Lookup("real-image").DefValue = "" // a digest is too long for a terminal
+		"For --real: image of the pod with the program; requires only glibc, with libdl, libm, libpthread and librt (default: Debian pinned by digest)")
+	flags.Lookup("real-image").DefValue = "" // a digest is too long to show on a terminal
 	flags.StringVar(&f.runtimeClass, "runtime-class", f.runtimeClass,
 		"For --real: RuntimeClass of the pod with the program, if pods with GPUs require one (nvidia)")
 }
 
-// writtenOnly are the flags that describe a line, or how it is written. With --real, the driver does both.
+// writtenOnly are the flags that describe a line or how it is written. They do not apply with --real, because the
+// driver writes the line.
 var writtenOnly = []string{
 	"message", "via", "form", "driver", "count", "interval", "cascade", "process", "mig", "switch", "link", "seed",
 	"layers", "workload", "gpu", "pod", "in-cluster", "ko", "kmod-headers",
 }
 
-// realXID is `xid CODE NODE --real`.
+// realXID carries out `xid CODE NODE --real`.
 type realXID struct {
 	inject
 	real       realFlags
@@ -66,14 +67,14 @@ type realXID struct {
 	injection  *realxid.Injection
 }
 
-// checkReal returns an error if a flag makes no sense with --real.
+// checkReal returns an error if a flag has no effect with --real.
 func (f *flags) checkReal(cmd *cobra.Command) error {
 	for _, name := range writtenOnly {
 		if f.real.on && cmd.Flags().Changed(name) {
 			why := "the driver writes the line"
 			switch name {
 			case "gpu", "pod":
-				why = "the device plugin allocates a free GPU of the node"
+				why = "the device plugin allocates a free GPU on the node"
 			case "in-cluster":
 				why = "the command itself creates the pods"
 			}
@@ -94,7 +95,7 @@ func (f *flags) toReal(args []string) (*realXID, error) {
 		return nil, swapped(err, args)
 	}
 	if err != nil || selector.Kind != xid.KindXID || !slices.Contains(realxid.Codes(), selector.Code) {
-		return nil, fmt.Errorf("--real supports one of the XIDs 13, 31 and 43, which a program can cause without harm to others, not %s: "+
+		return nil, fmt.Errorf("--real does not support %s, only XID 13, 31 or 43, which a program can cause without affecting other programs: "+
 			"omit --real to write the lines of any XID to the kernel log", args[0])
 	}
 	if f.real.image == "" {
@@ -104,10 +105,10 @@ func (f *flags) toReal(args []string) (*realXID, error) {
 	return &realXID{inject: f.inject, real: f.real, code: selector.Code, event: event}, err
 }
 
-// RealPermissions returns the permissions that --real needs in addition to Permissions, with the pods of the programs
-// in a namespace.
+// RealPermissions returns the permissions that --real needs in addition to Permissions, if the pods of the programs are
+// in the given namespace.
 func RealPermissions(namespace string) []fault.Permission {
-	all := []fault.Permission{{Verb: "list", Resource: "pods"}} // for free GPUs
+	all := []fault.Permission{{Verb: "list", Resource: "pods"}} // to find free GPUs
 	for _, verb := range []string{"create", "get", "delete"} {
 		for _, resource := range []string{"pods", "configmaps"} {
 			all = append(all, fault.Permission{Verb: verb, Resource: resource, Namespace: namespace})
@@ -126,9 +127,9 @@ func (x *realXID) run(ctx context.Context, connection *kube.Connection, streams 
 	connection.Features = append(connection.Features, "real-xid")
 	connection.RoleFlags = []string{"-n", cluster.Namespace}
 	return x.Run(ctx, connection, streams, nodefault.Fault{
-		Name: "xid", Summary: fmt.Sprintf("XID %d by the driver", x.code),
+		Name: "xid", Summary: fmt.Sprintf("XID %d reported by the driver", x.code),
 		Result:   fmt.Sprintf("XID %d reported by the driver", x.code),
-		Question: "Make an error on a GPU of",
+		Question: "Cause an error on a GPU of",
 		Describe: func(say func(string, ...any)) { x.describe(ctx, say) },
 		Needs:    append(Permissions(connection.LedgerNamespace), RealPermissions(cluster.Namespace)...),
 		Changes:  x.changes,
@@ -201,20 +202,21 @@ func (x *realXID) change(
 	if err := creation.Check(ctx); err != nil && !apierrors.IsForbidden(err) {
 		return change, err
 	}
-	return x.injection.Change(spec, creation.Change("let the driver report XID "+fmt.Sprint(x.code))), nil
+	return x.injection.Change(spec, creation.Change("make the driver report XID "+fmt.Sprint(x.code))), nil
 }
 
-// waiting returns what the pod of a program waits for. Its hints are those for this pod, not for a debug pod.
+// waiting returns the reason why the pod of a program is waiting. Its hints are those for this pod, not for a debug
+// pod.
 func waiting(pod *corev1.Pod) (string, error) {
 	text, err := debugpod.WhyWaiting(pod, realxid.Container)
 	var failed *debugpod.StartError
 	if !errors.As(err, &failed) {
 		return text, err
 	}
-	return "", fmt.Errorf("%s: %s; if the image is the reason, specify another with --real-image", failed.Reason, failed.Message)
+	return "", fmt.Errorf("%s: %s; if the image is the cause, specify another image with --real-image", failed.Reason, failed.Message)
 }
 
-// remains turns a step into one that wrote to a kernel log, which is what is left of it.
+// remains turns a step into one that only wrote to a kernel log, because the lines are all that remains.
 func remains(step *ledger.Step, result realxid.Result) {
 	detail := kernellog.Detail{
 		GPUs: []string{result.PCI.String()}, XIDs: []string{fmt.Sprint(result.XID)}, Count: 1, Records: []string{},
@@ -223,7 +225,7 @@ func remains(step *ledger.Step, result realxid.Result) {
 		detail.Records = append(detail.Records, result.Line.Text)
 	}
 	step.Undo = ledger.Undo{Kind: kernellog.UndoKind, Permanent: true}
-	step.Detail, _ = json.Marshal(detail) // cannot fail with strings and numbers
+	step.Detail, _ = json.Marshal(detail) // cannot fail for strings and numbers
 }
 
 func (x *realXID) describe(ctx context.Context, say func(string, ...any)) {
@@ -231,22 +233,22 @@ func (x *realXID) describe(ctx context.Context, say func(string, ...any)) {
 	if x.real.image != realxid.DefaultImage {
 		image = fmt.Sprintf(" with image %q", x.real.image)
 	}
-	say("How: a pod in namespace %q%s requests one GPU of the node, and its program makes an error on it; the driver reports the XID. "+
+	say("How: a pod in namespace %q%s requests one GPU on the node, and its program causes an error on the GPU; the driver reports the XID. "+
 		"A privileged pod in namespace %q%s reads the kernel log.", x.cluster.Namespace, image, x.connection.LedgerNamespace, x.Pods.OtherImage())
-	say("Harm: the CUDA context of the program ends, and no other.")
-	say("Undo: the pods and the program's ConfigMap are deleted at once, or by `kubectl gpu-fault revert` if this is killed. " +
-		"None for the driver's line; `kubectl gpu-fault revert` says what each detector needs to forget it.")
+	say("Harm: only the program's CUDA context is lost.")
+	say("Undo: the pods and the program's ConfigMap are deleted immediately, or by `kubectl gpu-fault revert` if this command is killed. " +
+		"None for the driver's line; `kubectl gpu-fault revert` shows how to clear it from each detector.")
 	say("")
 	detectors := xid.DetectorsOn(x.cluster.Providers(ctx, x.nodes))
 	seen, _, reboots := verdicts(detectors, []xid.Event{x.event}, xid.FormModule)
 	_ = seen.Write(x.streams.ErrOut)
-	say("NVML reports the XID too: to DCGM and dcgm-exporter, and to NVIDIA's device plugin, which ignores 13, 31 and 43 by default.")
+	say("NVML also reports the XID to DCGM, to dcgm-exporter and to NVIDIA's device plugin, which ignores 13, 31 and 43 by default.")
 	if len(reboots) > 0 {
 		say("%s", mayReboot(reboots))
 	}
 }
 
-// print prints what the driver and CUDA reported, in the format of written lines.
+// print prints what the driver and CUDA reported, in the same format as for written lines.
 func (x *realXID) print(run *ledger.Run) error {
 	out := newInjection(run)
 	lines := 0
@@ -279,13 +281,13 @@ func (x *realXID) print(run *ledger.Run) error {
 			proven++
 			text := fmt.Sprintf("%s: CUDA reported %s on %s", name, result.CUDA(), result.GPU)
 			if result.Line == nil {
-				text += "; the kernel log could not be read, so that only this proves the XID: " + result.Unread
+				text += "; the kernel log could not be read, so this is the only evidence of the XID: " + result.Unread
 			}
 			printer.Talk(x.streams.ErrOut, "%s", text)
 		}
 	}
 	if proven > 0 {
-		printer.Talk(x.streams.ErrOut, "XID %d reported by the driver of %s; close the run with: %s", x.code,
+		printer.Talk(x.streams.ErrOut, "XID %d reported by the driver on %s; close the run with: %s", x.code,
 			count.Of(proven, "node"), ledger.New(nil, x.connection.LedgerNamespace).Command("revert", out.ID))
 	}
 	return nil

@@ -36,10 +36,10 @@ func parseReal(t *testing.T, args ...string) (*realXID, error) {
 func TestRealRefusesFlags(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
-		"79 gpu-1":                         "--real supports one of the XIDs 13, 31 and 43",
-		"13,31 gpu-1":                      "not 13,31",
-		"sxid:20034 gpu-1":                 "--real supports one of the XIDs",
-		"fallen-off-bus gpu-1":             "--real supports one of the XIDs",
+		"79 gpu-1":                         "only XID 13, 31 or 43",
+		"13,31 gpu-1":                      "does not support 13,31",
+		"sxid:20034 gpu-1":                 "--real does not support",
+		"fallen-off-bus gpu-1":             "--real does not support",
 		"bus gpu-1":                        "bus",
 		"gpu-1 31":                         "the code comes before the node",
 		"31":                               "no target",
@@ -118,7 +118,7 @@ func TestRealRefusesNodes(t *testing.T) {
 			"nvidia.com/gpu.sharing-strategy": "none", "nvidia.com/gpu.replicas": "1",
 			"nvidia.com/mig.strategy": "single",
 		}, map[string]string{"nvidia.com/gpu": "3", "nvidia.com/mig-1g.10gb": "0"}), ""},
-		"all held": {gpuNode(nil, two), "none of its 2 GPUs is free; they are held by research/train (2)"},
+		"all held": {gpuNode(nil, two), "none of the node's 2 GPUs is free (held by research/train (2)"},
 	} {
 		client := fake.NewClientset(test.node, holder("train", "gpu-1", corev1.PodRunning, "2"),
 			holder("done", "gpu-1", corev1.PodSucceeded, "2"), holder("elsewhere", "gpu-2", corev1.PodRunning, "2"))

@@ -35,15 +35,15 @@ func newReplayCommand(connection *kube.Connection, streams genericiooptions.IOSt
 	f := &replayFlags{inject: newInject(), speed: 1, maxGap: 10 * time.Second}
 	cmd := &cobra.Command{
 		Use:   "replay FILE (NODE... | -l SELECTOR | --pod POD)",
-		Short: "Write the driver's lines of a real log to the kernel logs of nodes",
-		Long: `Write the NVIDIA driver's lines of a real log (dmesg, journalctl -k, /var/log/messages) to the kernel logs of nodes, in order and with the
+		Short: "Write the driver's lines from a real log to the kernel logs of nodes",
+		Long: `Write the NVIDIA driver's lines from a real log (dmesg, journalctl -k, /var/log/messages) to the kernel logs of nodes, in order and with the
 original delays. Other lines are skipped. "-" reads the log from standard input.
 
-PCI addresses are mapped to the node's GPUs: the first GPU of the log to the first GPU that --gpu selects, and so on. --map overrides this.`,
+PCI addresses are mapped to the node's GPUs: the first GPU in the log to the first GPU that --gpu selects, and so on. --map overrides this.`,
 		Example: `  # Replay an incident on gpu-1
   kubectl gpu-fault xid replay dmesg.txt gpu-1 --gpu all
 
-  # Replay it as fast as possible
+  # Replay an incident as fast as possible
   kubectl gpu-fault xid replay dmesg.txt gpu-1 --max-gap 0s`,
 		Args: usage.MinArgs(1, "a file and a node", "kubectl gpu-fault xid replay dmesg.txt gpu-1"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -66,10 +66,10 @@ PCI addresses are mapped to the node's GPUs: the first GPU of the log to the fir
 	f.gpu = "all"
 	f.inject.add(cmd, connection)
 	flags := cmd.Flags()
-	flags.Float64Var(&f.speed, "speed", f.speed, "Speed, relative to the log")
+	flags.Float64Var(&f.speed, "speed", f.speed, "Speed relative to the log")
 	flags.DurationVar(&f.maxGap, "max-gap", f.maxGap, "Maximum delay between two lines; longer ones are shortened")
 	flags.StringSliceVar(&f.maps, "map", nil,
-		"FROM=TO, the PCI addresses in the log and of the node's GPU; may be specified several times")
+		"FROM=TO, the PCI address in the log and that of the node's GPU; may be specified several times")
 	return cmd
 }
 
@@ -133,18 +133,18 @@ func readLog(file string, streams genericiooptions.IOStreams) (*xid.Log, error) 
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	for _, r := range log.Refused {
-		fmt.Fprintf(streams.ErrOut, "Warning: line %d is left out: %v\n", r.Line, r.Err)
+		fmt.Fprintf(streams.ErrOut, "Warning: skipping line %d: %v\n", r.Line, r.Err)
 	}
 	if len(log.Entries) == 0 {
 		return nil, fmt.Errorf(
-			"%s has no line of the NVIDIA driver that can be replayed, among %d (they hold \"NVRM:\" or \"nvidia-nvswitch\")",
-			source(file), log.Lines,
+			"%s (%s) contains no line from the NVIDIA driver that can be replayed (with \"NVRM:\" or \"nvidia-nvswitch\")",
+			source(file), count.Of(log.Lines, "line"),
 		)
 	}
-	fmt.Fprintf(streams.ErrOut, "%s: %s of the NVIDIA driver, %s of others left out\n", printer.Escape(source(file)),
+	fmt.Fprintf(streams.ErrOut, "%s: %s from the NVIDIA driver, %s from other sources skipped\n", printer.Escape(source(file)),
 		count.Of(len(log.Entries), "record"), count.Of(log.Skipped, "line"))
 	if len(log.Entries) > maxRecords {
-		return nil, fmt.Errorf("%s has %s of the driver: cut it to at most %d", file,
+		return nil, fmt.Errorf("%s contains %s from the driver: shorten it to at most %d", file,
 			count.Of(len(log.Entries), "record"), maxRecords)
 	}
 	return &log, nil
@@ -157,7 +157,7 @@ func source(file string) string {
 	return file
 }
 
-// shortened describes how many gaps --max-gap shortens, or returns "" if none.
+// shortened describes how many gaps --max-gap shortens. It returns "" if there are none.
 func (r *replay) shortened() string {
 	n, last := 0, time.Duration(0)
 	for _, e := range r.entries {
@@ -169,7 +169,7 @@ func (r *replay) shortened() string {
 	if n == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" (%s cut to %s)", count.Of(n, "gap"), r.maxGap)
+	return fmt.Sprintf(" (%s shortened to %s)", count.Of(n, "gap"), r.maxGap)
 }
 
 func parseMaps(texts []string) (map[xid.PCI]xid.PCI, error) {
@@ -233,7 +233,7 @@ func (r *replay) addresses() []xid.PCI {
 
 func (r *replay) compose(info api.Info, pod gpus.Pod) ([]kernellog.Record, error) {
 	chosen, err := r.gpus.Pick(info, pod)
-	// On a node without a driver, the user may specify all addresses.
+	// If the node has no driver, the user may specify all addresses.
 	if err != nil && (len(info.GPUs) > 0 || len(r.byHand) == 0) {
 		return nil, err
 	}

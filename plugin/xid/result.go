@@ -22,16 +22,16 @@ type injection struct {
 	Layers     []layer      `json:"layers,omitempty"` // with --layers
 }
 
-// written is what was written to one node's kernel log.
+// written describes what was written to one node's kernel log.
 type written struct {
 	Node    string   `json:"node"`
 	Error   string   `json:"error,omitempty"`
 	Records []record `json:"records"`
-	// CUDA is the error that the program of --real got.
+	// CUDA is the error that the program started by --real received.
 	CUDA *cudaError `json:"cuda,omitempty"`
 }
 
-// cudaError is an error of CUDA on a GPU.
+// cudaError is a CUDA error on a GPU.
 type cudaError struct {
 	Code int    `json:"code"` // 700
 	Name string `json:"name"` // CUDA_ERROR_ILLEGAL_ADDRESS
@@ -48,8 +48,8 @@ type record struct {
 	Text     string    `json:"text"`
 }
 
-// print prints the verified records: a row per record, or fewer rows for many records. It prints nothing if there are
-// no records.
+// print prints the verified records: one row per record, or fewer rows if there are many records. It prints nothing if
+// there are no records.
 func (w *writing) print(run *ledger.Run, from *kernellog.Injection, names []string) error {
 	if run == nil {
 		return nil
@@ -117,7 +117,7 @@ func records(result *kernellog.Result) []record {
 	return all
 }
 
-// endRows is the number of rows at each end of a node's part of the table. With -o wide, all rows are printed.
+// endRows is the number of rows to show at each end of a node's part of the table. With -o wide, all rows are shown.
 const endRows = 3
 
 // row is a row of the table: one record, or several identical ones.
@@ -192,7 +192,7 @@ func (out injection) table(format printer.Format) *printer.Table {
 	return table
 }
 
-// cells returns the cells of a row. It includes the COUNT only if counted is true.
+// cells returns the cells of a row. It includes COUNT only if counted is true.
 func cells(counted bool, node, gpu, xid, count, sequence, time, line string) []string {
 	if counted {
 		return []string{node, gpu, xid, count, sequence, time, line}
@@ -200,7 +200,7 @@ func cells(counted bool, node, gpu, xid, count, sequence, time, line string) []s
 	return []string{node, gpu, xid, sequence, time, line}
 }
 
-// closing returns the summary of the verification and the next step.
+// closing returns the summary of the verification, with the next step.
 func (out injection) closing(records int, revert string) string {
 	nodes := 0
 	for _, n := range out.Nodes {

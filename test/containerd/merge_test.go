@@ -185,7 +185,7 @@ func TestMergedIsWhatTheDaemonHas(t *testing.T) {
 					t.Errorf("Merged has the handlers %q, wanted %q", got, want.handlers)
 				}
 				if warned := slices.ContainsFunc(
-					ours.Warnings, func(w string) bool { return strings.Contains(w, "CRI does not load") },
+					ours.Warnings, func(w string) bool { return strings.Contains(w, "CRI plugin does not load") },
 				); warned != want.noCRI {
 					t.Errorf("Merged warns that CRI does not load: %t, wanted %t: %q", warned, want.noCRI,
 						ours.Warnings)

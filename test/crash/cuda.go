@@ -32,7 +32,7 @@ func cudaKinds() []kind {
 			name:    cudaInject,
 			prepare: (*site).deploy,
 			command: func(s *site) []string { return inject(s, cudaTimes...) },
-			phases:  []phase{says("0 of them started"), says("waiting for its processes to notice")},
+			phases:  []phase{says("0 started"), says("waiting for processes to notice")},
 			execs:   1,
 		},
 		{
@@ -45,7 +45,7 @@ func cudaKinds() []kind {
 				return err
 			},
 			command: func(s *site) []string { return []string{"revert", "--all", "--yes"} },
-			phases:  []phase{says("waiting until running processes see that they are disarmed")},
+			phases:  []phase{says("waiting for running processes to notice that they are disarmed")},
 			execs:   1,
 		},
 	}

@@ -40,7 +40,7 @@ func deviceKinds() []kind {
 			name:    "revert of unhealthy devices",
 			prepare: func(s *site) error { return s.failed("--ttl", "10m") },
 			command: func(*site) []string { return []string{"revert", "--all", "--yes"} },
-			phases:  []phase{says("registering the device plugin again"), says("waiting for the node's status")},
+			phases:  []phase{says("re-registering the device plugin"), says("waiting for the node's status")},
 			execs:   1,
 		},
 	}

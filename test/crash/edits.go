@@ -81,7 +81,7 @@ func superseded(s *site, path string) error {
 	}
 	var wrong []error
 	said := stdout + stderr
-	for _, part := range []string{"superseded", path, "we had taken out"} {
+	for _, part := range []string{"superseded", path, "removed by the fault"} {
 		if !strings.Contains(said, part) {
 			wrong = append(wrong, fmt.Errorf("the revert does not say %q (exit %d): %s", part, code, said))
 		}
@@ -154,7 +154,7 @@ func nothingKnown(s *site) error {
 		return err
 	}
 	var wrong []error
-	if code != 1 || !strings.Contains(stderr, "has the content that the run is said to have left there") {
+	if code != 1 || !strings.Contains(stderr, "matches the run's changes according to the ledger") {
 		wrong = append(wrong,
 			fmt.Errorf("the revert does not say that it restored nothing (exit %d): %s", code, stderr))
 	}

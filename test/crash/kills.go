@@ -42,7 +42,7 @@ func kinds() []kind {
 			command: brk(),
 			phases: []phase{
 				says("debug pod running"), recorded, changed, says("configuration changed"), stopped,
-				says("container runtime serves again"),
+				says("container runtime responds again"),
 			},
 			execs: 3,
 		},

@@ -24,7 +24,7 @@ func layerKinds() []kind {
 			prepare: (*site).deployOnGPU,
 			command: inject,
 			phases: []phase{
-				says("waiting for its processes to notice"), says("reporting 1 device as unhealthy"),
+				says("waiting for processes to notice"), says("reporting 1 device as unhealthy"),
 				says("waiting for the node's status"), says("writing 1 record"),
 			},
 			execs: 4,
@@ -40,7 +40,7 @@ func layerKinds() []kind {
 			},
 			command: func(*site) []string { return []string{"revert", "--all", "--yes"} },
 			phases: []phase{
-				says("registering the device plugin again"), says("waiting until running processes see that they are disarmed"),
+				says("re-registering the device plugin"), says("waiting for running processes to notice that they are disarmed"),
 			},
 			execs: 1,
 		},

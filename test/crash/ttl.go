@@ -53,7 +53,7 @@ func expiries() []trial {
 		cell("killed when the debug pod runs", says("debug pod running"), handler),
 		cell("killed when the node has the record", recorded, handler),
 		cell("killed when the files are changed", changed, handler),
-		cell("killed when the runtime serves again", says("container runtime serves again"), handler),
+		cell("killed when the runtime serves again", says("container runtime responds again"), handler),
 		cell("client finished", phase{}, handler),
 		cell("node lost, killed when the files are changed", changed, loss),
 		cell("node lost, client finished", phase{}, loss),

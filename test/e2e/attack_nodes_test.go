@@ -132,7 +132,7 @@ func TestAttackRecordsOfOtherNodes(t *testing.T) {
 			ledger.Target{Kind: "Node", Name: w.control.Name}, 1, "--allow-control-plane",
 		},
 		"a node that was registered again": {
-			ledger.Target{Kind: "Node", Name: w.worker.Name, UID: "0"}, 2, "another one than was changed",
+			ledger.Target{Kind: "Node", Name: w.worker.Name, UID: "0"}, 2, "not the node that was changed",
 		},
 		"a node that is not in the cluster": {
 			ledger.Target{Kind: "Node", Name: "nowhere", UID: "0"}, 2, "not in the cluster",
@@ -248,7 +248,7 @@ func TestAttackRecordsBesideOthers(t *testing.T) {
 			return w.forge(ledger.Run{Until: time.Now().Add(10 * 365 * 24 * time.Hour), Steps: []ledger.Step{
 				step(ledger.Target{Kind: "Node", Name: ghost.Name}, "node-files", `{"files":[],"nodeLoss":true}`),
 			}})
-		}, "is said to restore itself"},
+		}, "restores itself"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bad := attack.plant()

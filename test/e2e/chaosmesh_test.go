@@ -175,7 +175,7 @@ func TestNetworkViaChaosMesh(t *testing.T) {
 	c := n.installChaosMesh(n.namespace)
 
 	r := network("partition", "--to", "pod/c", "--dry-run=server")
-	n.says(r, 0, "kind: NetworkChaos", "action: partition", "Chaos Mesh ends it when the TTL expires")
+	n.says(r, 0, "kind: NetworkChaos", "action: partition", "Chaos Mesh ends the fault when the TTL expires")
 	if left := c.list(); len(left) > 0 {
 		t.Errorf("a dry run created %+v", left)
 	}

@@ -107,7 +107,7 @@ func TestVMModuleThatTheNodeBuilds(t *testing.T) {
 		"xid", "79", e.worker.Name, "--via", "kmod", "--builder-image", "docker.io/gpu-fault/builder:1", "--process",
 		"4711,built-on-node", "--timeout", "5m", "--yes",
 	}
-	e.refused(e.plugin(args...), "the headers of the node's kernel "+kernel, "--kmod-headers")
+	e.refused(e.plugin(args...), "the headers for the node's kernel "+kernel, "--kmod-headers")
 	e.nothingLeft()
 
 	// As the packages of headers do, without their time: the node's root is the machine's, which does not have them.
@@ -227,7 +227,7 @@ func TestVMModuleOfAHelperThatIsKilled(t *testing.T) {
 	other.refused(other.plugin("xid", "79", e.worker.Name, "--via", "kmod", "--ko", file, "--yes", "--timeout", "5m"),
 		"is already loaded by run "+run.ID, "kubectl gpu-fault revert "+run.ID)
 
-	if r := e.ok("revert", run.ID, "--yes", "--force"); !strings.Contains(r.stdout+r.stderr, "is unloaded now") {
+	if r := e.ok("revert", run.ID, "--yes", "--force"); !strings.Contains(r.stdout+r.stderr, "has been unloaded") {
 		t.Errorf("revert does not say that it unloaded the module:\n%s%s", r.stdout, r.stderr)
 	}
 	e.nothingLeft()

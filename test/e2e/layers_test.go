@@ -349,7 +349,7 @@ func TestOneGPUOfTwoInEveryLayer(t *testing.T) {
 		return c.plugin("xid", "79", c.worker.Name, "--gpu", gpu, "--layers", "kernel,device,cuda", "--workload",
 			"deployment/train", "-n", c.namespace, "--allow-last-gpu-node", "--allow-majority", "--yes", "-o", "json")
 	}
-	c.mustSay(inject("2"), 1, "nothing was changed", "has 2 GPUs, with the indexes from 0 to 1")
+	c.mustSay(inject("2"), 1, "nothing was changed", "has 2 GPUs, with indexes from 0 to 1")
 	r := inject("1")
 	if r.code != 0 {
 		t.Fatalf("exit %d\n%s", r.code, r.stderr)

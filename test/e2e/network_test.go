@@ -138,7 +138,7 @@ func TestSlow(t *testing.T) {
 	n := setupNetwork(t)
 	qdiscs := func() string { return n.worker.Sh(t, "sh", "-c", "tc qdisc show | grep htb || true") }
 	r := n.plugin("network", "slow", "-n", n.namespace, "--pod", "a", "--from", "pod/b", "--rate", "80k", "--yes")
-	n.says(r, 0, "an answer of "+n.ips["b"]+":9 to pod "+n.namespace+"/a was slow: ", "rate 80k bit/s",
+	n.says(r, 0, "a response from "+n.ips["b"]+":9 to pod "+n.namespace+"/a was delayed: ", "rate 80k bit/s",
 		"slow on node")
 	// 40 replies of 1.4 kB, 16 KiB of them in a burst, take four seconds.
 	if longest := n.roundTrip("a", "b"); longest < time.Second {
@@ -198,7 +198,7 @@ func (n *network) lost(from, to string) (lost int) {
 func TestPartition(t *testing.T) {
 	n := setupNetwork(t)
 	r := n.partition("--pod", "a", "--to", "pod/b", "--ttl", "10m")
-	n.says(r, 0, "a UDP packet to "+n.ips["b"]+":9 from pod "+n.namespace+"/a", "the kernel removes it in")
+	n.says(r, 0, "a UDP packet to "+n.ips["b"]+":9 from pod "+n.namespace+"/a", "the kernel removes the rule in")
 	n.cutOff("a", "b")
 	n.cutOff("b", "a") // the answers are lost
 	n.connects("a", "c")
@@ -342,7 +342,7 @@ func TestPartitionRefused(t *testing.T) {
 
 	gateway := n.worker.Sh(t, "sh", "-c", "ip route get "+n.ips["a"]+" | sed 's/.* src \\([0-9.]*\\).*/\\1/; q'")
 	r := n.partition("--pod", "a", "--to", strings.TrimSpace(gateway))
-	n.refused(r, "no packet reached the rule", "the rules are removed")
+	n.refused(r, "no packet reached the rule", "the rules were removed")
 	if left := n.tables(); left != "" {
 		t.Errorf("a rule that drops nothing was left: %s", left)
 	}

@@ -119,7 +119,7 @@ func TestLayerNVMLExpires(t *testing.T) {
 // TestLayerNVMLOfAStaticProgram: the simulated device plugin loads no library. Nothing of the fault remains.
 func TestLayerNVMLOfAStaticProgram(t *testing.T) {
 	r := setupReader(t)
-	r.mustSay(r.plugin(r.xid("48")...), 1, "specify another reader with --daemonset NAMESPACE/NAME")
+	r.mustSay(r.plugin(r.xid("48")...), 1, "specify another program with --daemonset NAMESPACE/NAME")
 	cluster.Eventually(t, patience, "both GPUs are allocatable", func() (bool, string) {
 		n := r.allocatable()
 		return n == 2, fmt.Sprint(n)

@@ -127,7 +127,7 @@ func TestRealXIDIsRefused(t *testing.T) {
 	}
 	t.Cleanup(func() { label("none") })
 	label("time-slicing")
-	c.mustSay(c.plugin(c.real("31")...), 1, "nothing was changed", "its GPUs are shared by pods", "time-slicing")
+	c.mustSay(c.plugin(c.real("31")...), 1, "nothing was changed", "the GPUs are shared by pods", "time-slicing")
 	label("none")
 
 	d := c.deployment("train")

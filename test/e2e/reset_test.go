@@ -23,7 +23,7 @@ func TestDeviceReset(t *testing.T) {
 		}, more...)...)
 	}
 	e.mustSay(reset("1"), 1, "cannot be undone", "--allow-reset")
-	e.mustSay(reset("9", "--allow-reset"), 1, "not found; the GPUs of the node are")
+	e.mustSay(reset("9", "--allow-reset"), 1, "not found; the GPUs on the node are")
 	names := []string{"reset-a", "reset-b"} // for both GPUs
 	for _, name := range names {
 		e.holdGPU(name)

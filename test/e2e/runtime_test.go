@@ -106,7 +106,7 @@ func TestAMissingHandlerIsSeenAndHeals(t *testing.T) {
 	})
 	listed := e.ok("list", "-o", "wide").stdout
 	for _, want := range []string{
-		run.ID, "Proven", "restore the files of the run that the node has recorded, and restart what loads them",
+		run.ID, "Proven", "restore the files that the node has recorded for the run, and restart the service that loads them",
 		e.worker.Name, "in 9m",
 	} {
 		if !strings.Contains(listed, want) {
@@ -199,7 +199,8 @@ func TestAFileThatSomebodyChangedIsLeft(t *testing.T) {
 	})
 	e.worker.Sh(t, "sh", "-c", "echo '# of somebody else' >>"+file)
 	r := e.plugin("revert", run.ID, "--yes")
-	e.mustSay(r, 2, "another client has changed it since", "+# of somebody else", "theirs was not changed")
+	e.mustSay(r, 2, "another client has changed the file since", "+# of somebody else",
+		"not restored, because another client has changed")
 	if !strings.Contains(r.stdout, "superseded") {
 		t.Errorf("revert: %s", r.stdout)
 	}

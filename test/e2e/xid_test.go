@@ -96,7 +96,7 @@ func TestXID79FromInjectionToDetection(t *testing.T) {
 	e.noPods()
 
 	r := e.ok("revert", out.ID, "--yes")
-	for _, part := range []string{"cannot be unwritten", "NVSentinel", "node-problem-detector"} {
+	for _, part := range []string{"cannot be removed", "NVSentinel", "node-problem-detector"} {
 		if !strings.Contains(r.stdout+r.stderr, part) {
 			t.Errorf("revert does not say %q:\n%s%s", part, r.stdout, r.stderr)
 		}

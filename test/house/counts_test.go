@@ -62,9 +62,10 @@ func TestBadCounts(t *testing.T) {
 	for format, want := range map[string]int{
 		"%d pods with the shim": 1, "%s, %d steps, %s": 1, "%d of %d steps failed": 1, "and %d more nodes": 1,
 		"at %v GPUs":      1,
-		"%d of %s failed": 0, "XID %d leads to others": 0, "only process %d loads": 0, "%d files are more than %d": 0,
-		"more than %d files": 0,
-		"at most %d KiB":     0, "%d bytes": 0,
+		"%d of %s failed": 0, "XID %d leads to others": 0, "only process %d loads": 0,
+		"too many files: %d, but the maximum is %d": 0,
+		"more than %d files":                        0,
+		"at most %d KiB":                            0, "%d bytes": 0,
 	} {
 		if got := badCounts(format); len(got) != want {
 			t.Errorf("%q: %q", format, got)

@@ -170,5 +170,5 @@ func krewRoot(w *world) (string, error) {
 	}
 	installed := filepath.Join(missing, "bin", program)
 	said, err = w.user(nil, installed, "completion", "--install")
-	return "", refused(said, err, "is not in a directory of PATH", "krew")
+	return "", refused(said, err, "is not in a directory in PATH", "krew")
 }

@@ -11,15 +11,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-// Runtime is the kubelet's container runtime and its files, as found on the node by the helper. A change may name only
-// these. The values in a request are only compared with them.
+// Runtime is the kubelet's container runtime and its files, as found on the node by the helper. A change may only refer
+// to these. The values in a request are only compared with them.
 type Runtime struct {
-	Unit   string // the systemd unit that restarts the runtime; empty if unknown
-	Socket string // the CRI socket
-	// Files are the files that the runtime loads, and the configurations of other containerd instances, which users can
+	Unit   string // systemd unit that restarts the runtime; empty if unknown
+	Socket string // CRI socket
+	// Files are the files that the runtime loads, and the configurations of other containerd instances, which users may
 	// mistake for the runtime's own.
 	Files []string
-	// New are files that do not exist but that a change may create. Globs are patterns in the syntax of path.Match; the
+	// New are files that do not exist but that a change may create. Globs are patterns in the syntax of path.Match. The
 	// runtime would load a new file that matches one of them.
 	New, Globs []string
 }
@@ -34,12 +34,12 @@ func (r Runtime) creates(name string) bool {
 
 // target is the result of resolving the path of a file.
 type target struct {
-	real string // the path with links resolved
-	link string // the target if the last element is a link
+	real string // path with links resolved
+	link string // target if the last element is a link
 }
 
-// allow compares a change with what the helper finds on the node, and refuses any other file, unit or socket. It
-// records the files and the service that it finds, and returns the resolved paths of the change.
+// allow compares a change with what the helper finds on the node, and rejects any other file, unit or socket. It
+// records the files and the service that it finds, and returns the resolved paths of the files to change.
 func (h Host) allow(ctx context.Context, r *record) ([]target, error) {
 	found, err := h.Inspect(ctx)
 	if ctx.Err() != nil {
@@ -47,7 +47,7 @@ func (h Host) allow(ctx context.Context, r *record) ([]target, error) {
 	}
 	if err != nil {
 		return nil, errorf(CodeRefused,
-			"nothing was changed, as the files that the kubelet's containerd loads cannot be determined: %v", err)
+			"nothing was changed, because the files that the kubelet's containerd loads cannot be determined: %v", err)
 	}
 	if r.Change.Service, err = found.service(r.Change.Service); err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func (r Runtime) service(asked *deadman.Service) (*deadman.Service, error) {
 		return nil, nil
 	case r.Unit == "":
 		return nil, errorf(CodeRefused,
-			"unit %q is not the kubelet's container runtime, which is not a unit of systemd: nothing was changed",
+			"unit %q is not the kubelet's container runtime, which is not a systemd unit: nothing was changed",
 			asked.Unit)
 	case asked.Unit != r.Unit:
 		return nil, errorf(CodeRefused,

@@ -58,10 +58,10 @@ func TestRefusesWhatTheHelperDoesNotFind(t *testing.T) {
 			w.Inspect = func(context.Context) (Runtime, error) {
 				return Runtime{Socket: "/run/demo.sock", Files: []string{w.at("etc/config.toml")}}, nil
 			}
-		}, "which is not a unit of systemd"},
+		}, "which is not a systemd unit"},
 		"no runtime": {func(w *world, _ *deadman.Change) {
-			w.Inspect = func(context.Context) (Runtime, error) { return Runtime{}, errors.New("no kubelet runs") }
-		}, "no kubelet runs"},
+			w.Inspect = func(context.Context) (Runtime, error) { return Runtime{}, errors.New("no kubelet is running") }
+		}, "no kubelet is running"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -168,7 +168,7 @@ func TestTheListDecides(t *testing.T) {
 			_, err = Restore(t.Context(), w.Host, w.run, deadman.Restore{})
 			if err == nil || !strings.Contains(
 				err.Error(),
-				"99-old.toml is not restored: by the list in the run's record, it is not a file that the kubelet's containerd loads",
+				"99-old.toml was not restored: according to the run's record, the kubelet's containerd does not load this file",
 			) {
 				t.Errorf("got %v", err)
 			}
@@ -202,7 +202,7 @@ func TestTheListDecides(t *testing.T) {
 			}
 			s, err := w.follow(t.Context(), w.run, ended, nil)
 			if err != nil || s.Phase != deadman.PhaseFailed || s.PID != 0 ||
-				!strings.Contains(s.Message, "it is not a file that the kubelet's containerd loads") {
+				!strings.Contains(s.Message, "the kubelet's containerd does not load this file") {
 				t.Errorf("%+v, %v", s, err)
 			}
 			if err := w.erase(w.run, r); err != nil {

@@ -18,12 +18,12 @@ type site struct {
 	host          Host
 	run           string
 	file          file
-	before, after file // without a directory if they do not exist
+	before, after file // the directory is nil if they do not exist
 	record        *dir // nil if the record no longer exists
 }
 
 // site opens the directories of a file. It follows no links, because place.Real contains none. A missing directory is
-// not an error; the file then does not exist either.
+// not an error: the file does not exist in this case.
 func (h Host) site(run string, p place) (*site, error) {
 	f, err := h.file(p.Real, refuseLinks)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -34,7 +34,7 @@ func (h Host) site(run string, p place) (*site, error) {
 	}
 	s := &site{host: h, run: run, file: f}
 	if s.record, err = h.record(run); err != nil {
-		s.record = nil // the prepared files are lost; was and write do not need them
+		s.record = nil // the prepared files are lost, but was and write do not need them
 	}
 	s.before, s.after = s.prepared(p.Before), s.prepared(p.After)
 	return s, nil
@@ -62,7 +62,7 @@ func (s *site) apply(f deadman.File, p place) error {
 		return err
 	}
 	if now.sum != f.Before {
-		return errorf(CodeChanged, "%s changed between read and write", f.Path)
+		return errorf(CodeChanged, "%s changed between reading and writing it", f.Path)
 	}
 	if f.After == deadman.Absent {
 		return s.file.remove()
@@ -87,10 +87,10 @@ func (s *site) apply(f deadman.File, p place) error {
 // is a mount point.
 func cannotRename(err error) bool { return errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EBUSY) }
 
-// uncover returns an error if another file has been mounted over the file since the change, which would be restored in
-// its place. With overwrite, it unmounts that file.
+// uncover returns an error if another file has been mounted over the file since the change, because the restore would
+// affect the wrong file. With overwrite, it unmounts that file.
 func (s *site) uncover(p place, overwrite bool) error {
-	for range 10 { // there may be several
+	for range 10 { // several files may be mounted
 		if p.InPlace || s.file.dir == nil || !s.file.isMountPoint() {
 			return nil
 		}
@@ -99,15 +99,15 @@ func (s *site) uncover(p place, overwrite bool) error {
 		}
 		path := fmt.Sprintf("/proc/self/fd/%d/%s", s.file.dir.Fd(), s.file.name)
 		if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
-			return fmt.Errorf("unmount what covers %s: %w", s.file.path(), err)
+			return fmt.Errorf("unmount the file mounted over %s: %w", s.file.path(), err)
 		}
 	}
-	return fmt.Errorf("another file is mounted over it: run umount %s on the node, then revert again: %w", s.file.path(),
+	return fmt.Errorf("another file is mounted over the file: run umount %s on the node, then revert again: %w", s.file.path(),
 		errRefused)
 }
 
-// judge decides how to restore a file. Interrupted reports whether an earlier restore or the change itself may have
-// been interrupted. Overwrite reports whether to restore files that were modified since the change.
+// judge determines how to restore a file. interrupted means that an earlier restore or the change itself may have been
+// interrupted. overwrite means that files modified since the change are also restored.
 func (s *site) judge(f deadman.File, interrupted, overwrite bool) (deadman.RestoredFile, error) {
 	r := deadman.RestoredFile{Path: f.Path}
 	now, err := s.file.read()
@@ -153,7 +153,7 @@ func (s *site) isKept(f deadman.File) bool {
 	return is || f.Before == deadman.Absent
 }
 
-// made returns the content of a file after the change; nil if it is unknown or larger than maxNow.
+// made returns the content of a file after the change, or nil if it is unknown or larger than maxNow.
 func (s *site) made(f deadman.File) []byte {
 	before, is := s.kept(f)
 	if !is && f.Before != deadman.Absent {
@@ -166,7 +166,7 @@ func (s *site) made(f deadman.File) []byte {
 	return after
 }
 
-// maxNow is the size limit in bytes of the file content in a RestoredFile.
+// maxNow is the maximum size in bytes of the file content in a RestoredFile.
 const maxNow = 256 << 10
 
 // isTornOf reports whether data is the result of an interrupted overwrite with the prepared content.
@@ -192,14 +192,14 @@ func (s *site) was(f deadman.File) ([]byte, error) {
 		return nil, err
 	}
 	if now.sum != f.After {
-		return nil, errors.New("it is not as we left it")
+		return nil, errors.New("the file does not match its content after the change")
 	}
 	data, err := patch.Apply(now.data, patch.Invert(f.Edits))
 	if err != nil {
-		return nil, fmt.Errorf("take the change back: %w", err)
+		return nil, fmt.Errorf("revert the change: %w", err)
 	}
 	if patch.Sum(data) != f.Before {
-		return nil, errors.New("reversing the change does not produce the previous content")
+		return nil, errors.New("reverting the change does not produce the previous content")
 	}
 	return data, nil
 }
@@ -211,7 +211,7 @@ func (s *site) putBack(f deadman.File, p place) error {
 	}
 	meta := f.Meta
 	if meta == nil {
-		return errors.New("its attributes are unknown")
+		return errors.New("the original attributes are unknown")
 	}
 	data, err := s.was(f)
 	if err != nil {
@@ -233,14 +233,14 @@ func (s *site) putBack(f deadman.File, p place) error {
 	return s.file.write(data, *meta, p.InPlace)
 }
 
-// write writes content for which no prepared file exists.
+// write writes content for which there is no prepared file.
 func (f file) write(data []byte, meta deadman.Meta, inPlace bool) error {
 	now, err := f.read()
 	if err != nil {
 		return err
 	}
 	if !inPlace || now.sum == deadman.Absent {
-		beside := file{f.dir, "." + f.name + preparedSuffix} // leftFiles finds it
+		beside := file{f.dir, "." + f.name + preparedSuffix} // found by leftFiles
 		_ = beside.unlink()
 		err := beside.create(data, &meta)
 		if err == nil {

@@ -33,7 +33,7 @@ func LeaveCgroups(proc string) error {
 		}
 		dir, ok := cgroupDir(string(raw), hierarchy, group)
 		if !ok {
-			failed = append(failed, fmt.Errorf("hierarchy %q is not mounted where %s could be seen", hierarchy, group))
+			failed = append(failed, fmt.Errorf("hierarchy %q is not mounted in a place where %s is visible", hierarchy, group))
 			continue
 		}
 		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("0"), 0); err != nil {
@@ -46,13 +46,13 @@ func LeaveCgroups(proc string) error {
 	for hierarchy, group := range want {
 		if has[hierarchy] != group {
 			return errors.Join(append(failed,
-				fmt.Errorf("it is still in %s of hierarchy %q, and PID 1 in %s", has[hierarchy], hierarchy, group))...)
+				fmt.Errorf("the process is still in %s in hierarchy %q, but PID 1 is in %s", has[hierarchy], hierarchy, group))...)
 		}
 	}
 	return nil
 }
 
-// cgroupsOf parses a file /proc/PID/cgroup. It returns the paths by the controllers of their hierarchy; the key is
+// cgroupsOf parses a file /proc/PID/cgroup. It returns the paths by the controllers of their hierarchy. The key is
 // empty for cgroup v2.
 func cgroupsOf(file string) (map[string]string, error) {
 	raw, err := os.ReadFile(file)

@@ -42,12 +42,12 @@ func Change(
 	}
 	ended, err := h.start(run)
 	if err != nil {
-		return nil, h.undo(r, errorf(CodeNotArmed, "nothing was changed, as the dead man did not start: %v", err))
+		return nil, h.undo(r, errorf(CodeNotArmed, "nothing was changed, because the dead man's switch did not start: %v", err))
 	}
 	last, err := h.follow(context.WithoutCancel(ctx), run, ended, each)
 	if last != nil && last.Phase == deadman.PhaseFailed && last.PID == 0 ||
 		err != nil && last != nil && last.Phase == deadman.PhaseRecorded {
-		message := "it ended before it was armed"
+		message := "the dead man's switch exited before it was armed"
 		if last.Message != "" {
 			message = last.Message
 		}
@@ -59,13 +59,13 @@ func Change(
 // undo removes the record of a change that was never applied.
 func (h Host) undo(r *record, why *Error) error {
 	if err := h.erase(r.Run, r); err != nil {
-		return errorf(why.Code, "%v; and its record could not be removed: %v", why, err)
+		return errorf(why.Code, "%v; in addition, the record could not be removed: %v", why, err)
 	}
 	return why
 }
 
-// start starts the dead man's switch in a session of its own, without the standard streams of this process. The channel
-// is closed when the switch exits.
+// start starts the dead man's switch in its own session, without the standard streams of this process. The channel is
+// closed when the switch exits.
 func (h Host) start(run string) (<-chan struct{}, error) {
 	own, err := h.record(run)
 	if err != nil {
@@ -97,14 +97,14 @@ func (h Host) start(run string) (<-chan struct{}, error) {
 	}
 	ended := make(chan struct{})
 	go func() {
-		_ = cmd.Wait() // reap it; a zombie would look alive
+		_ = cmd.Wait() // reap the process, because a zombie would look alive
 		close(ended)
 	}()
 	return ended, nil
 }
 
 func (h Host) logged(run string) string {
-	if h.encrypts() { // it has no log
+	if h.encrypts() { // an encrypted record has no log
 		return ""
 	}
 	raw, err := h.readRecord(run, logFile)
@@ -122,7 +122,7 @@ func Await(ctx context.Context, h Host, run string, each func(deadman.Status) er
 	return h.follow(ctx, run, nil, each)
 }
 
-// follow polls the status until it is final. Ended, if not nil, is closed when the dead man's switch exits.
+// follow polls the status until it is final. ended, if not nil, is closed when the dead man's switch exits.
 func (h Host) follow(
 	ctx context.Context, run string, ended <-chan struct{}, each func(deadman.Status) error,
 ) (*deadman.Status, error) {
@@ -137,7 +137,7 @@ func (h Host) follow(
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			return nil,
-				errorf(CodeNoRecord, "the node has no record of run %s: it was not changed, or is already restored", run)
+				errorf(CodeNoRecord, "the node has no record of run %s: the node was not changed, or has already been restored", run)
 		case err != nil:
 			return nil, asError(CodeFile, err)
 		}
@@ -156,10 +156,10 @@ func (h Host) follow(
 		// A repeated request may arrive before the switch is started.
 		if gone && (ended != nil || time.Since(seen) > h.times.start) {
 			return &s.Status,
-				errorf(CodeGone, "the dead man's switch exited when the change was %s: restore it%s", s.Phase, h.logged(run))
+				errorf(CodeGone, "the dead man's switch exited when the change was in phase %s: restore the files%s", s.Phase, h.logged(run))
 		}
 		if pause(ctx, 20*time.Millisecond) != nil {
-			return &s.Status, errorf(CodeBusy, "the change is only %s after %v", s.Phase, h.times.follow)
+			return &s.Status, errorf(CodeBusy, "the change is still in phase %s after %v", s.Phase, h.times.follow)
 		}
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-// The files of an encrypted record are encrypted with Host.Key: users who become root on the node cannot read from them
-// what was changed. Only the client and the memory of the dead man's switch have the key, so an encrypted record has
+// The files of an encrypted record are encrypted with Host.Key, so that users who become root on the node cannot read
+// what was changed. Only the client and the memory of the dead man's switch contain the key, so an encrypted record has
 // neither restore.sh, which could not read it, nor a log.
 //
 // An encrypted file is encryptedMark, a random nonce and the AES-256-GCM ciphertext of the padded content. An original
@@ -29,17 +29,18 @@ const encryptedMark = deadman.EncryptedMark + "\n"
 const paddedTo = 4096
 
 // errEncrypted means that a record is encrypted with a key that this process does not have.
-var errEncrypted = errors.New("the record is encrypted: only `kubectl gpu-fault revert` with the run's own record in the " +
+var errEncrypted = errors.New("the record is encrypted: only `kubectl gpu-fault revert` with the run's record in the " +
 	"cluster, or the run's dead man's switch, can restore it")
 
-// ReadKey reads the key that the process which started this dead man's switch wrote to r; nil if it wrote none.
+// ReadKey reads the key that the process which started this dead man's switch wrote to the pipe. It returns nil if
+// there is none.
 func ReadKey(r io.Reader) ([]byte, error) {
 	key, err := io.ReadAll(io.LimitReader(r, deadman.KeySize+1))
 	if err != nil || len(key) == 0 {
 		return nil, err
 	}
 	if len(key) != deadman.KeySize {
-		return nil, fmt.Errorf("the key has %d bytes, not %d", len(key), deadman.KeySize)
+		return nil, fmt.Errorf("the key is %d bytes long, not %d", len(key), deadman.KeySize)
 	}
 	return key, nil
 }
@@ -47,7 +48,7 @@ func ReadKey(r io.Reader) ([]byte, error) {
 // encrypts reports whether the host encrypts its records.
 func (h Host) encrypts() bool { return h.Key != nil }
 
-// keyPipe returns a pipe from which a new process reads the key. The caller closes it.
+// keyPipe returns a pipe from which a new process reads the key. The caller closes the pipe.
 func (h Host) keyPipe() (*os.File, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -82,7 +83,7 @@ func (h Host) encrypt(run, name string, content []byte) ([]byte, error) {
 func (h Host) decrypt(run, name string, raw []byte) ([]byte, error) {
 	raw, marked := bytes.CutPrefix(raw, []byte(encryptedMark))
 	switch {
-	case !marked: // also with a key: whoever edits the record in the cluster must not be able to prevent the restore
+	case !marked: // even with a key: editing the record in the cluster must not prevent the restore
 		return raw, nil
 	case !h.encrypts():
 		return nil, errEncrypted
@@ -96,12 +97,12 @@ func (h Host) decrypt(run, name string, raw []byte) ([]byte, error) {
 	}
 	padded, err := box.Open(nil, raw[:box.NonceSize()], raw[box.NonceSize():], identity(run, name))
 	if err != nil || len(padded) < 8 || binary.BigEndian.Uint64(padded) > uint64(len(padded)-8) {
-		return nil, fmt.Errorf("%s of run %s is damaged, or this is not its key: %w", name, run, errEncrypted)
+		return nil, fmt.Errorf("%s of run %s is damaged, or the key is wrong: %w", name, run, errEncrypted)
 	}
 	return padded[8:][:binary.BigEndian.Uint64(padded)], nil
 }
 
-// box returns the cipher of the key.
+// box returns the cipher for the key.
 func (h Host) box() (cipher.AEAD, error) {
 	block, err := aes.NewCipher(h.Key)
 	if err != nil {
@@ -110,22 +111,23 @@ func (h Host) box() (cipher.AEAD, error) {
 	return cipher.NewGCM(block)
 }
 
-// roomSuffix ends the name of the file that has room for the original content of an encrypted file.
+// roomSuffix is the suffix of the file with reserved room for the original content of an encrypted file.
 const roomSuffix = "-room"
 
-// unpack writes the original content into the room that was reserved for it, so that a restore works on a full disk.
-// If it is interrupted, the encrypted content is still complete.
+// unpack writes the original content into the room that was reserved for it, so that a restore works on a full disk. If
+// it is interrupted, the encrypted content is still intact.
 func (s *site) unpack(data []byte, meta deadman.Meta) (file, error) {
 	room := file{s.record, s.before.name + roomSuffix}
 	return room, room.overwrite(data, &meta)
 }
 
-// reserve makes room for the decrypted content of a prepared file.
+// reserve reserves room for the decrypted content of a prepared file.
 func (f file) reserve(size int) error {
 	filler := make([]byte, (size+paddedTo-1)/paddedTo*paddedTo)
-	_, _ = rand.Read(filler) // a file system could store zeros in no space at all
+	_, _ = rand.Read(filler) // a file system might not allocate space for zeros
 	return file{f.dir, f.name + roomSuffix}.create(filler, ours(0o600))
 }
 
-// identity is authenticated with a file, so that no encrypted file can take the place of another.
+// identity returns the data that is authenticated with a file, so that one encrypted file cannot be substituted for
+// another.
 func identity(run, name string) []byte { return []byte(run + "/" + name) }

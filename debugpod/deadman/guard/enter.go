@@ -15,7 +15,7 @@ import (
 )
 
 // Enter replaces this program with a copy of itself in the host namespaces, which are the namespaces of PID 1. The copy
-// gets args and the number of a file descriptor from which it reads request. Enter returns only if it fails.
+// receives args and the number of a file descriptor from which it reads request. Enter returns only if it fails.
 func Enter(proc string, args []string, request []byte) error {
 	failed := make(chan error, 1)
 	go func() {
@@ -23,7 +23,7 @@ func Enter(proc string, args []string, request []byte) error {
 		runtime.LockOSThread()
 		failed <- enter(proc, args, request)
 	}()
-	return fmt.Errorf("enter the node: %w", <-failed)
+	return fmt.Errorf("enter the node's namespaces: %w", <-failed)
 }
 
 func enter(proc string, args []string, request []byte) error {
@@ -48,7 +48,7 @@ func enter(proc string, args []string, request []byte) error {
 	if err := join(proc); err != nil {
 		return err
 	}
-	// The root of PID 1 may be below the root of its namespace.
+	// The root directory of PID 1 may be below the root of its namespace.
 	if err := unix.Fchdir(int(root.Fd())); err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func enter(proc string, args []string, request []byte) error {
 	args = append(append([]string(nil), args...), fmt.Sprint(in.Fd()))
 	env := []string{searchPath, "LC_ALL=C"}
 	err = unix.Exec(fmt.Sprintf("/proc/self/fd/%d", self.Fd()), args, env)
-	// Some kernels forbid executing a file in memory. Use the file in the container instead; the kernel keeps a running
+	// Some kernels forbid executing a memory file. Use the file in the container instead; the kernel keeps a running
 	// executable.
 	if file, e := os.Open(filepath.Join(proc, "self/exe")); e == nil {
 		err = errors.Join(err, unix.Exec(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), args, env))
@@ -69,8 +69,8 @@ func enter(proc string, args []string, request []byte) error {
 	return err
 }
 
-// join enters the namespaces of PID 1, the mount namespace last. It keeps the PID namespace, because the pod shares
-// that of the node.
+// join enters the namespaces of PID 1, the mount namespace last. It keeps the PID namespace, because the pod shares the
+// node's PID namespace.
 func join(proc string) error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("unshare: %w", err)
@@ -91,8 +91,8 @@ func join(proc string) error {
 	return nil
 }
 
-// copySelf returns a copy of this program in memory, so that it needs no file of the pod or the node. If no memory file
-// can be created, it returns the program's own file.
+// copySelf returns a copy of this program in a memory file, so that it needs no file from the pod or the node. If no
+// memory file can be created, it returns the program's own file.
 func copySelf() (*os.File, error) {
 	file, err := os.Open("/proc/self/exe")
 	if err != nil {

@@ -4,7 +4,7 @@ package guard
 
 import "fmt"
 
-// Error is the reason why a request failed, with a code for programs.
+// Error is the reason why a request failed, with a machine-readable code.
 type Error struct {
 	Code    string
 	Message string
@@ -12,11 +12,11 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Message }
 
-// The codes of Error.
+// The codes for Error.
 const (
 	// CodeChanged means that a file does not match the request.
 	CodeChanged = "changed"
-	// CodeRefused means that the request names a file, a unit or a socket that does not belong to the kubelet's
+	// CodeRefused means that the request specifies a file, a unit or a socket that does not belong to the kubelet's
 	// container runtime.
 	CodeRefused = "refused"
 	// CodeExists means that the run already has a record.

@@ -20,12 +20,12 @@ import (
 type content struct {
 	data []byte
 	sum  string
-	// tooLarge is set if the file exceeds the size limit. Its checksum is then unknown, but differs from the expected
-	// one.
+	// tooLarge is set if the file exceeds the size limit. Its checksum is then unknown, but treated as different from
+	// the expected one.
 	tooLarge bool
 }
 
-// open opens a regular file that only root can change. It follows no link.
+// open opens a regular file that only root can change. It does not follow links.
 func (f file) open(flags int) (*os.File, error) {
 	opened, err := f.dir.openat(f.name, flags|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -114,7 +114,7 @@ func (f file) replace(prepared file) error {
 }
 
 // overwrite replaces the content of an existing file in place. It is used for files that have several names or are
-// mounted. An interruption leaves the file in a state that isTorn recognizes.
+// mounted. If it is interrupted, the file is left in a state that isTorn recognizes.
 func (f file) overwrite(data []byte, meta *deadman.Meta) (err error) {
 	opened, err := f.open(unix.O_WRONLY)
 	if err != nil {
@@ -180,7 +180,7 @@ func (f file) remove() error {
 	return f.dir.sync()
 }
 
-// writeWhole atomically replaces a file that this package wrote. A crash leaves either the old file or the new one.
+// writeWhole atomically replaces a file written by this package. A crash leaves either the old file or the new one.
 func (f file) writeWhole(data []byte, mode uint32) error {
 	next := file{f.dir, f.name + ".next"}
 	if err := next.unlink(); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -192,7 +192,7 @@ func (f file) writeWhole(data []byte, mode uint32) error {
 	return f.replace(next)
 }
 
-// ours returns the attributes of the files that this package writes. It sets no modification time.
+// ours returns the attributes of files written by this package. It does not set the modification time.
 func ours(mode uint32) *deadman.Meta {
 	return &deadman.Meta{Mode: mode, UID: os.Geteuid(), GID: os.Getegid()}
 }

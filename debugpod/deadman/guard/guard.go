@@ -24,7 +24,8 @@ type dead struct {
 	Host
 	record *record
 	saved  saved
-	// armedAt is the time at which the switch was armed, by a clock that includes suspended time and cannot be set.
+	// armedAt is the time at which the switch was armed, according to a clock that includes suspended time and cannot
+	// be set.
 	armedAt time.Duration
 	ended   chan os.Signal
 	// unhealed reports whether the change failed and could not be reverted.
@@ -70,7 +71,7 @@ func (d *dead) change(ctx context.Context, run string) error {
 		return err
 	}
 	if d.saved.Phase != deadman.PhaseRecorded {
-		return fmt.Errorf("the change of run %s was begun before", run)
+		return fmt.Errorf("the change of run %s has already been started", run)
 	}
 	for i, f := range d.record.Change.Files {
 		if err := d.record.listed(i); err != nil {
@@ -93,11 +94,11 @@ func (d *dead) change(ctx context.Context, run string) error {
 	}
 	d.passed("armed")
 	if err := d.write(); err != nil {
-		d.takeBack(ctx, "the change was taken back: "+err.Error())
+		d.takeBack(ctx, "the change was reverted: "+err.Error())
 		return nil
 	}
 	if err := d.phase(deadman.PhaseWritten); err != nil {
-		d.takeBack(ctx, "the change was taken back: "+err.Error())
+		d.takeBack(ctx, "the change was reverted: "+err.Error())
 		return nil
 	}
 	d.passed("written")
@@ -106,7 +107,8 @@ func (d *dead) change(ctx context.Context, run string) error {
 		_ = pause(ctx, d.times.hear)
 		if err := d.takeUp(ctx, d.record.Change, &d.saved.Status); err != nil && !d.record.Change.MayFail {
 			d.takeBack(ctx,
-				"the change was taken back, as with it "+d.record.Change.Service.Unit+" does not serve: "+err.Error())
+				"the change was reverted, because with it "+d.record.Change.Service.Unit+" does not respond: "+
+					err.Error())
 			return nil
 		}
 	}
@@ -135,12 +137,12 @@ func (d *dead) writeOne(i int, f deadman.File, p place) error {
 	return s.apply(f, p)
 }
 
-// takeBack reverts a failed change at once, and records the failure in the status.
+// takeBack immediately reverts a failed change, and records the failure in the status.
 func (d *dead) takeBack(ctx context.Context, why string) {
 	restored := &deadman.Restored{}
 	if err := d.putAllBack(ctx, d.record, &d.saved, restored, false); err != nil {
 		d.unhealed = true
-		why += "; and that failed too, and is tried again: " + err.Error()
+		why += "; reverting also failed and is being retried: " + err.Error()
 	}
 	d.fail(why)
 }
@@ -166,17 +168,17 @@ func (d *dead) phase(p deadman.Phase) error {
 const (
 	causeTTL    = "TTL"
 	causeFailed = "the change failed"
-	causePod    = "the pod ended"
+	causePod    = "the pod terminated"
 	causeTerm   = "the node is shutting down, or the dead man's switch was terminated"
-	causeTest   = "the dead man's own end"
+	causeTest   = "the dead man's switch ended"
 	causeAsked  = "asked to"
 )
 
-// restoreNow is the signal that requests a restore. SIGTERM also triggers a restore, but the node sends it at shutdown
-// too.
+// restoreNow is the signal that requests a restore. SIGTERM also triggers a restore, but the node also sends it at
+// shutdown.
 const restoreNow = syscall.SIGUSR1
 
-// wait returns the cause of the restore when the restore is due.
+// wait waits until a restore is due, and returns its cause.
 func (d *dead) wait(ctx context.Context) string {
 	tick := time.NewTicker(d.times.tick)
 	defer tick.Stop()
@@ -226,7 +228,7 @@ func (d *dead) healOnce(ctx context.Context, cause string) (last bool, err error
 	run := d.record.Run
 	unlock, err := d.lock(ctx, run)
 	switch {
-	case errors.Is(err, fs.ErrNotExist): // the record was removed, but is still in memory
+	case errors.Is(err, fs.ErrNotExist): // the record on disk was removed, but a copy is in memory
 		unlock = func() {}
 	case err != nil:
 		return false, err
@@ -245,7 +247,7 @@ func (d *dead) healOnce(ctx context.Context, cause string) (last bool, err error
 	d.saved.Cause = cause
 	record := *d.record
 	if cause == causeTerm && d.shutsDown(ctx) {
-		record.Change.Service = nil // the service is already stopped, and loads the restored files at boot
+		record.Change.Service = nil // the service has already been stopped, and will load the restored files at boot
 	}
 	restored := &deadman.Restored{}
 	if err := d.putAllBack(ctx, &record, &d.saved, restored, false); err != nil {
@@ -257,7 +259,7 @@ func (d *dead) healOnce(ctx context.Context, cause string) (last bool, err error
 	}
 	d.passed("healed")
 	if phase := phaseOf(restored); phase != deadman.PhaseRestored {
-		d.saved.Message = "changed by another client, and kept: " + superseded(restored)
+		d.saved.Message = "changed by another client and kept: " + superseded(restored)
 		_ = d.phase(phase)
 		return true, nil
 	}
@@ -292,12 +294,12 @@ func (d *dead) shutsDown(ctx context.Context) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	said, _ := d.Run(ctx, "systemctl", "is-system-running") // exits with a nonzero code during shutdown
+	said, _ := d.Run(ctx, "systemctl", "is-system-running") // exits with a non-zero code during shutdown
 	switch strings.TrimSpace(said) {
 	case "initializing", "starting", "running", "degraded", "maintenance":
 		return false
 	}
-	return true // stopping, or systemd does not respond
+	return true // the node is stopping, or systemd does not respond
 }
 
 // uptime returns the time since boot, including suspended time.

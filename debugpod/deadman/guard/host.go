@@ -23,32 +23,32 @@ type Host struct {
 	Root    string // directory from which paths are opened; see walk
 	Dir     string // directory of the records
 	Units   string // directory of the administrator's systemd units
-	Systemd string // exists if systemd is PID 1
+	Systemd string // path that exists if systemd is PID 1
 	Logs    string // logs of services without a journal
 	Proc    string
-	// Configs are patterns of directories that may contain prepared files.
+	// Configs are patterns for directories that may contain prepared files.
 	Configs []string
 	// Foreign are paths that other fault injectors leave behind.
 	Foreign []string
 
 	// Run runs a command, and returns its combined output.
 	Run func(ctx context.Context, name string, args ...string) (string, error)
-	// Inspect finds the kubelet's container runtime. Only a change needs it.
+	// Inspect determines the kubelet's container runtime. It is needed only for a change.
 	Inspect func(ctx context.Context) (Runtime, error)
 	// Ask returns the status of the service behind a CRI socket.
 	Ask func(ctx context.Context, socket string) (*cri.Info, error)
-	// ConfigSum returns the checksum of a configuration that CRI reports.
+	// ConfigSum returns the checksum of a configuration reported by CRI.
 	ConfigSum func(config []byte) string
-	// Program is the path of this program, and Env the environment variables to set when it is started again.
+	// Program is the path of this program. Env contains the environment variables to set when it is started again.
 	Program string
 	Env     []string
 	// LeaveCgroup moves this process out of its pod's cgroups.
 	LeaveCgroup func() error
-	// Key is the key of encrypted records; nil if records are not encrypted. See encrypt.
+	// Key is the key of encrypted records. It is nil if records are not encrypted. See encrypt.
 	Key []byte
-	// Log is the log of the dead man's switch; if nil, the log is discarded.
+	// Log is the log of the dead man's switch. If it is nil, the log is discarded.
 	Log io.Writer
-	// Passed, if set, is called at certain points of the work. Tests terminate the process there.
+	// Passed, if set, is called at certain points. Tests terminate the process at these points.
 	Passed func(point string)
 
 	times times
@@ -56,13 +56,13 @@ type Host struct {
 	oldKernel bool
 }
 
-// times are intervals and timeouts.
+// times contains intervals and timeouts.
 type times struct {
-	tick     time.Duration // interval of the checks whether a restore is due
+	tick     time.Duration // interval for checking whether a restore is due
 	poll     time.Duration // interval of CRI requests
-	hear     time.Duration // wait before the restart, for the client to read the status
+	hear     time.Duration // time before the restart for the client to read the status
 	restart  time.Duration // timeout of a restart
-	serve    time.Duration // timeout for CRI to serve after a restart
+	serve    time.Duration // timeout for CRI to respond after a restart
 	verdict  time.Duration // time after which an unresponsive CRI counts as failed
 	lock     time.Duration // timeout for another process to unlock the record
 	start    time.Duration // time after which a missing dead man's switch counts as terminated
@@ -105,7 +105,7 @@ func (h Host) passed(point string) {
 	}
 }
 
-// searchPath has the usual directories of a node's programs. The PATH of this process is the pod's.
+// searchPath contains the usual directories of programs on a node. The PATH of this process is that of the pod.
 const searchPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 func run(ctx context.Context, name string, args ...string) (string, error) {
@@ -136,7 +136,7 @@ func find(name string) (string, error) {
 			return dir + "/" + name, nil
 		}
 	}
-	return "", fmt.Errorf("the node has no %s", name)
+	return "", fmt.Errorf("%s not found on the node", name)
 }
 
 func encode(v any) ([]byte, error) {

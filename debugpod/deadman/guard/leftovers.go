@@ -17,7 +17,7 @@ import (
 )
 
 // Leftovers returns the artifacts that this program and other fault injectors left on the node. If clean is set, it
-// removes the artifacts, except for artifacts of the runs in keep and of records with files that are not restored.
+// removes the artifacts, except for those of the runs in keep and of records whose files have not been restored.
 func Leftovers(ctx context.Context, h Host, clean bool, keep []string) ([]deadman.Leftover, error) {
 	found := []deadman.Leftover{}
 	busy := map[string]bool{} // runs whose other leftovers must be kept
@@ -41,15 +41,15 @@ func Leftovers(ctx context.Context, h Host, clean bool, keep []string) ([]deadma
 		}
 		found = append(found, l)
 		for _, path := range prepared {
-			known[path] = true // removed with their record
+			known[path] = true // removed together with their record
 		}
 	}
 	for pid, run := range h.guards("") {
 		l := deadman.Leftover{Kind: deadman.LeftoverDeadMan, Path: fmt.Sprint("pid ", pid), Run: run}
 		if clean && !busy[run] {
-			// A switch without a record still has the original state in memory. Do not kill it; let it restore the
-			// files.
-			l.Problem = "it has no record, and restores what it knows when its TTL expires; to restore now: kill " +
+			// A switch without a record still has the original state in memory. Do not kill it, so that it can restore
+			// the files.
+			l.Problem = "this dead man's switch has no record, but restores the files when its TTL expires; to restore them now, run: kill " +
 				fmt.Sprint(pid)
 		}
 		found = append(found, l)
@@ -89,7 +89,7 @@ func removed(l *deadman.Leftover, err error) {
 	}
 }
 
-// leftRecord returns the record of this name in Dir, and the paths of its prepared files.
+// leftRecord returns the record with this name in Dir, and the paths of its prepared files.
 func (h Host) leftRecord(run string) (deadman.Leftover, []string) {
 	l := deadman.Leftover{Kind: deadman.LeftoverRecord, Path: h.dir(run), Run: run}
 	if s, err := h.status(run); err == nil {
@@ -109,7 +109,7 @@ func (h Host) leftRecord(run string) (deadman.Leftover, []string) {
 // cleanRecord removes a record if all its files have their original content.
 func (h Host) cleanRecord(ctx context.Context, run string, l *deadman.Leftover) {
 	if deadman.ValidRun(run) != nil {
-		l.Problem = "it is not ours: no run is called like that"
+		l.Problem = "not removed, because the name is not a run ID"
 		return
 	}
 	unlock, err := h.lock(ctx, run)
@@ -120,7 +120,7 @@ func (h Host) cleanRecord(ctx context.Context, run string, l *deadman.Leftover) 
 	defer unlock()
 	r, err := h.load(run)
 	switch {
-	case errors.Is(err, fs.ErrNotExist): // only the result of a restore that found no record
+	case errors.Is(err, fs.ErrNotExist): // contains only the result of a restore that found no record
 		r = nil
 	case err != nil:
 		l.Problem = err.Error()
@@ -128,7 +128,7 @@ func (h Host) cleanRecord(ctx context.Context, run string, l *deadman.Leftover) 
 	}
 	if r != nil {
 		if why := h.changed(r); why != "" {
-			l.Problem = why + ": restore it with revert, or on the node with: sh " +
+			l.Problem = why + ": restore the files with revert, or on the node with: sh " +
 				filepath.Join(h.dir(run), scriptFile)
 			if l.Status != nil {
 				l.Status.Message = strings.TrimPrefix(l.Status.Message+"; "+l.Problem, "; ")
@@ -143,7 +143,8 @@ func (h Host) cleanRecord(ctx context.Context, run string, l *deadman.Leftover) 
 	removed(l, h.erase(run, r))
 }
 
-// changed describes a file of the record that does not have its original content; empty if all have.
+// changed describes a file in the record that does not have its original content. It returns "" if all files have their
+// original content.
 func (h Host) changed(r *record) string {
 	for i, f := range r.Change.Files {
 		now, err := h.sumAt(r.Places[i].Real)
@@ -153,7 +154,7 @@ func (h Host) changed(r *record) string {
 		case now == f.After:
 			return f.Path + " is still changed"
 		case now != f.Before:
-			return f.Path + " is neither as it was nor as it was changed"
+			return f.Path + " matches neither its original nor its changed content"
 		}
 	}
 	return ""

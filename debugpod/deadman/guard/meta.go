@@ -36,7 +36,7 @@ func metaOf(f *os.File) (deadman.Meta, uint64, error) {
 	}
 	var err error
 	if m.Xattrs, err = xattrs(f); err != nil {
-		return deadman.Meta{}, 0, fmt.Errorf("extended attributes of %s: %w", f.Name(), err)
+		return deadman.Meta{}, 0, fmt.Errorf("set or read the extended attributes of %s: %w", f.Name(), err)
 	}
 	return m, uint64(st.Nlink), nil
 }
@@ -66,7 +66,7 @@ func xattrs(f *os.File) (map[string][]byte, error) {
 		}
 		size, err := unix.Fgetxattr(int(f.Fd()), name, value)
 		switch {
-		case errors.Is(err, unix.ENODATA), errors.Is(err, unix.ENOTSUP): // removed since the listing, or not readable
+		case errors.Is(err, unix.ENODATA), errors.Is(err, unix.ENOTSUP): // removed in the meantime, or not readable
 			continue
 		case err != nil:
 			return nil, fmt.Errorf("%s: %w", name, err)
@@ -91,7 +91,7 @@ func setMeta(f *os.File, m deadman.Meta) error {
 	}
 	has, err := xattrs(f)
 	if err != nil {
-		return fmt.Errorf("extended attributes of %s: %w", f.Name(), err)
+		return fmt.Errorf("set or read the extended attributes of %s: %w", f.Name(), err)
 	}
 	for name, value := range m.Xattrs {
 		if now, ok := has[name]; ok && bytes.Equal(now, value) {

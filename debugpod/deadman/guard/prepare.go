@@ -19,8 +19,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
-// prepare writes and syncs the record of a change, which has all data for applying and reverting the change. It changes
-// no file. If it fails, it removes the record.
+// prepare writes and syncs the record of a change, which contains all data for applying and reverting the change. It
+// changes no other file. If it fails, it removes the record.
 func (h Host) prepare(ctx context.Context, run string, change deadman.Change, pod process) (_ *record, err error) {
 	if h.encrypts() && change.BootRestore {
 		return nil, errorf(CodeNotArmed, "nothing was changed: an encrypted record cannot be restored at boot")
@@ -40,7 +40,7 @@ func (h Host) prepare(ctx context.Context, run string, change deadman.Change, po
 		if err != nil {
 			err = asError(CodeFile, err)
 			if left := h.erase(run, r); left != nil {
-				err = errorf(err.(*Error).Code, "%v; and its record could not be removed: %v", err, left)
+				err = errorf(err.(*Error).Code, "%v; in addition, the record could not be removed: %v", err, left)
 			}
 		}
 	}()
@@ -48,7 +48,7 @@ func (h Host) prepare(ctx context.Context, run string, change deadman.Change, po
 		return nil, err
 	}
 	for i := range r.Change.Files {
-		// Append before preparing the file, so that a failure can be cleaned up.
+		// Append before preparing the file, so that it can be cleaned up after a failure.
 		r.Places = append(r.Places, place{Real: found[i].real})
 		if err := h.prepareFile(own, i, &r.Change.Files[i], &r.Places[i], found[i]); err != nil {
 			return nil, err
@@ -64,7 +64,7 @@ func (h Host) prepare(ctx context.Context, run string, change deadman.Change, po
 	}
 	if change.BootRestore {
 		if err := h.armBoot(r); err != nil {
-			return nil, fmt.Errorf("arrange for the restore at boot: %w", err)
+			return nil, fmt.Errorf("set up the restore at boot: %w", err)
 		}
 	}
 	if err := h.save(
@@ -79,28 +79,28 @@ func (h Host) prepare(ctx context.Context, run string, change deadman.Change, po
 func (h Host) makeRecord(run string) (*dir, error) {
 	parent, err := h.directory(filepath.Dir(h.Dir), followLinks)
 	if err != nil {
-		return nil, errorf(CodeFile, "make a place for the record: %v", err)
+		return nil, errorf(CodeFile, "create the directory for records: %v", err)
 	}
 	defer func() { _ = parent.Close() }()
 	if err := parent.mkdir(filepath.Base(h.Dir), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, errorf(CodeFile, "make a place for the record: %v", err)
+		return nil, errorf(CodeFile, "create the directory for records: %v", err)
 	}
 	all, err := h.records()
 	if err != nil {
-		return nil, errorf(CodeFile, "make a place for the record: %v", err)
+		return nil, errorf(CodeFile, "create the directory for records: %v", err)
 	}
 	defer func() { _ = all.Close() }()
 	if err := all.mkdir(run, 0o700); errors.Is(err, fs.ErrExist) {
 		return nil,
-			errorf(CodeExists, "the node already has a record of run %s, in %s: restore it first", run, h.dir(run))
+			errorf(CodeExists, "the node already has a record of run %s in %s: restore that run first", run, h.dir(run))
 	} else if err != nil {
 		h.eraseRecords()
-		return nil, errorf(CodeFile, "make the record: %v", err)
+		return nil, errorf(CodeFile, "create the record: %v", err)
 	}
 	own, err := all.child(run)
 	if err != nil {
 		_ = all.rmdir(run)
-		return nil, errorf(CodeFile, "make the record: %v", err)
+		return nil, errorf(CodeFile, "create the record: %v", err)
 	}
 	return own, nil
 }
@@ -122,7 +122,7 @@ func (h Host) syncRecords() error {
 }
 
 // unclaimed returns an error if another run has changed one of the files. Otherwise, the other run could not restore
-// the file, and restoring this run would bring back the other run's fault.
+// the file, and restoring this run would reinstate the other run's fault.
 func (h Host) unclaimed(r *record, found []target) error {
 	for i, f := range r.Change.Files {
 		other, encrypted := h.claimant(r.Run, found[i].real)
@@ -130,19 +130,19 @@ func (h Host) unclaimed(r *record, found []target) error {
 		case other == "":
 		case encrypted:
 			return errorf(CodeExists,
-				"run %s may have changed %s, and its record is encrypted: see `kubectl gpu-fault list -A`, and revert it first",
+				"run %s may have changed %s, but its record is encrypted: see `kubectl gpu-fault list -A`, and revert that run first",
 				other, f.Path)
 		default:
 			return errorf(CodeExists,
-				"run %s has changed %s and has not restored it yet: see `kubectl gpu-fault list -A`, and revert it first",
+				"run %s has changed %s and has not restored it yet: see `kubectl gpu-fault list -A`, and revert that run first",
 				other, f.Path)
 		}
 	}
 	return nil
 }
 
-// claimant returns another run whose record has the file, or may have it because it is encrypted; empty if there is
-// none.
+// claimant returns another run whose record contains the file, or may contain it because the record is encrypted. It
+// returns "" if there is none.
 func (h Host) claimant(run, real string) (other string, encrypted bool) {
 	h.Key = nil // other runs have other keys
 	names, _ := h.runs()
@@ -166,8 +166,8 @@ func (h Host) claimant(run, real string) (other string, encrypted bool) {
 	return "", false
 }
 
-// abandoned reports whether a run was recorded but never started, because its helper terminated before it armed the
-// switch. Such a run has changed nothing.
+// abandoned reports whether a run was recorded but never started, because its helper terminated before arming the
+// switch. Such a run has not changed anything.
 func (h Host) abandoned(run string) bool {
 	s, err := h.status(run)
 	return err == nil && s.Phase == deadman.PhaseRecorded && time.Since(s.Time) > 10*h.times.start &&
@@ -186,7 +186,7 @@ func (h Host) prepareFile(own *dir, i int, f *deadman.File, p *place, found targ
 		return err
 	}
 	if was.sum != f.Before {
-		return errorf(CodeChanged, "%s changed between read and write: it has the sum %s, not %s", f.Path,
+		return errorf(CodeChanged, "%s changed between reading and writing it: the checksum is %s, not %s", f.Path,
 			shown(was.sum), shown(f.Before))
 	}
 	will, err := patch.Apply(was.data, f.Edits)
@@ -225,7 +225,7 @@ func (h Host) prepareFile(own *dir, i int, f *deadman.File, p *place, found targ
 		copied := prepared("before")
 		p.Before = copied.name
 		kept, data := *f.Meta, was.data
-		if h.encrypts() { // it is never renamed into place; see site.putBack
+		if h.encrypts() { // an encrypted file is never renamed into place; see site.putBack
 			copied, kept = file{own, keptName("before", i)}, *ours(0o600)
 			p.Before = copied.name
 			if data, err = h.encrypt(filepath.Base(own.Name()), copied.name, data); err != nil {
@@ -235,11 +235,11 @@ func (h Host) prepareFile(own *dir, i int, f *deadman.File, p *place, found targ
 				return fmt.Errorf("reserve room for %s: %w", f.Path, err)
 			}
 		}
-		if p.InPlace { // an overwrite does not change them, and the record's file system may not support them
+		if p.InPlace { // an overwrite does not change the attributes, and the record's file system may not support them
 			kept.Xattrs = nil
 		}
 		if err := copied.create(data, &kept); err != nil {
-			return fmt.Errorf("keep %s as it is: %w", f.Path, err)
+			return fmt.Errorf("keep the original %s: %w", f.Path, err)
 		}
 	}
 	if f.After != deadman.Absent && !(p.InPlace && h.encrypts()) {
@@ -254,7 +254,7 @@ func (h Host) prepareFile(own *dir, i int, f *deadman.File, p *place, found targ
 			like.Xattrs = nil
 		}
 		if err := changed.create(will, &like); err != nil {
-			return fmt.Errorf("prepare the change of %s: %w", f.Path, err)
+			return fmt.Errorf("prepare the change to %s: %w", f.Path, err)
 		}
 	}
 	return nil
@@ -280,14 +280,14 @@ func sumOf(data []byte, wanted string) string {
 
 func shown(sum string) string {
 	if sum == deadman.Absent {
-		return "of no file"
+		return "of a missing file"
 	}
 	return sum
 }
 
 // waitsIn returns a directory for prepared files from which they can be renamed into at. It is the record's directory,
-// or at itself if the record is on another mount. It is nil if neither is suitable: a program may load every file in a
-// drop-in directory.
+// or at itself if the record is on another mount. It is nil if neither is suitable, because a program may load every
+// file in a drop-in directory.
 func waitsIn(own, at *dir) (*dir, error) {
 	ours, err := mountOf(own)
 	if err != nil {
@@ -298,7 +298,7 @@ func waitsIn(own, at *dir) (*dir, error) {
 		return nil, err
 	}
 	if theirs.readOnly {
-		return nil, fmt.Errorf("%s is on a read-only file system: it cannot be changed", at.Name())
+		return nil, fmt.Errorf("%s cannot be changed, because it is on a read-only file system", at.Name())
 	}
 	switch {
 	case ours == theirs:
@@ -335,7 +335,7 @@ func mountOf(d *dir) (mount, error) {
 	return m, nil
 }
 
-// isMountPoint reports whether a file is a mount point. Linux before 5.8 does not report it; the rename then fails.
+// isMountPoint reports whether a file is a mount point. Linux before 5.8 does not report this; the rename then fails.
 func (f file) isMountPoint() bool {
 	var st unix.Statx_t
 	if err := unix.Statx(int(f.dir.Fd()), f.name, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS, &st); err != nil {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// process identifies a process of the node by its PID and its start time.
+// process identifies a process on the node by its PID and its start time.
 type process struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // in clock ticks since boot
@@ -36,7 +36,7 @@ func stat(proc string, pid int) (start uint64, state byte, err error) {
 	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
 	const stateField, startField = 0, 19 // fields 3 and 22, counted from 1 (see proc_pid_stat(5))
 	if len(fields) <= startField {
-		return 0, 0, errors.New("a short stat file")
+		return 0, 0, errors.New("the stat file is too short")
 	}
 	start, err = strconv.ParseUint(fields[startField], 10, 64)
 	return start, fields[stateField][0], err
@@ -56,8 +56,8 @@ func processes(proc string) ([]int, error) {
 	return all, nil
 }
 
-// podProcess returns the oldest other process in the cgroups of this process, which is the main process of the
-// container. It returns the zero value if there is none.
+// podProcess returns the oldest other process in the cgroups of this process, which is the container's main process. It
+// returns the zero value if there is none.
 func podProcess(proc string) process {
 	own, err := os.ReadFile(filepath.Join(proc, "self/cgroup"))
 	if err != nil {
@@ -84,8 +84,8 @@ func podProcess(proc string) process {
 // argv0 returns the process name of a run's dead man's switch.
 func argv0(run string) string { return "gpu-fault-deadman " + run }
 
-// guards returns the runs of the node's dead man's switches by PID. If run is not empty, it returns only the switches
-// of that run.
+// guards returns the runs of the dead man's switches on the node, by PID. If run is not empty, it returns only the
+// switches of that run.
 func (h Host) guards(run string) map[int]string {
 	found := map[int]string{}
 	pids, _ := processes(h.Proc)
@@ -104,7 +104,7 @@ func (h Host) guards(run string) map[int]string {
 }
 
 // isOnHost reports whether a process runs in the host mount namespace and as the user of this process, as a dead man's
-// switch does. A process in a container can choose any name.
+// switch does. This is necessary because a process in a container can choose any name.
 func (h Host) isOnHost(pid int) bool {
 	dir := filepath.Join(h.Proc, strconv.Itoa(pid))
 	mounts, err := os.Readlink(filepath.Join(dir, "ns/mnt"))
@@ -117,7 +117,7 @@ func (h Host) isOnHost(pid int) bool {
 	return ok && int(st.Uid) == os.Geteuid()
 }
 
-// endGuards terminates the dead man's switches of a run, whose files are already restored.
+// endGuards terminates the dead man's switches of a run whose files have already been restored.
 func (h Host) endGuards(ctx context.Context, run string) error {
 	for until := time.Now().Add(5 * time.Second); ; {
 		found := h.guards(run)
@@ -126,10 +126,10 @@ func (h Host) endGuards(ctx context.Context, run string) error {
 		}
 		for pid := range found {
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-				return fmt.Errorf("end the dead man, process %d: %w", pid, err)
+				return fmt.Errorf("terminate the dead man's switch, process %d: %w", pid, err)
 			}
 			if time.Now().After(until) {
-				return fmt.Errorf("the dead man, process %d, does not end", pid)
+				return fmt.Errorf("the dead man's switch, process %d, does not exit", pid)
 			}
 		}
 		if err := pause(ctx, 5*time.Millisecond); err != nil {

@@ -22,12 +22,12 @@ import (
 // recordVersion is incremented when the meaning of a field of record changes.
 const recordVersion = 2
 
-// record is the content of record.json. It has everything that a dead man's switch of any release needs for the
+// record is the content of record.json. It contains everything that a dead man's switch of any release needs for the
 // restore.
 type record struct {
 	Version int    `json:"version"`
 	Run     string `json:"run"`
-	// Change includes the original attributes of the files, and the service as the helper found it.
+	// Change includes the original attributes of the files, and the service as found by the helper.
 	Change deadman.Change `json:"change"`
 	Places []place        `json:"places"` // one for each file in Change.Files
 	// Loaded are the files that the node's container runtimes loaded before the change, as found by the helper, and the
@@ -41,18 +41,18 @@ type record struct {
 // loaded is a file that a container runtime loads.
 type loaded struct {
 	Path string `json:"path"`
-	Real string `json:"real"` // the path with links resolved
+	Real string `json:"real"` // path with links resolved
 }
 
-// place has the real path of a file and the names of its prepared files.
+// place contains the real path of a file and the names of its prepared files.
 type place struct {
-	Real string `json:"real"` // the path with links resolved
-	// Before and After are the names of the prepared files; empty if there is none. A prepared file is in the directory
-	// of Real if its name begins with a dot, and in the record's directory otherwise.
+	Real string `json:"real"` // path with links resolved
+	// Before and After are the names of the prepared files. They are empty if there are none. A prepared file is in the
+	// directory of Real if its name begins with a dot, and in the record's directory otherwise.
 	Before string `json:"before,omitempty"`
 	After  string `json:"after,omitempty"`
-	// InPlace reports whether the file is overwritten instead of replaced, because it has several names, is mounted, or
-	// cannot have a prepared file beside it.
+	// InPlace means that the file is overwritten instead of replaced, because it has several names, is mounted, or
+	// cannot have a prepared file in its directory.
 	InPlace bool `json:"inPlace,omitempty"`
 }
 
@@ -62,7 +62,7 @@ type saved struct {
 	// Plan is the plan of a restore in progress. It distinguishes the files restored before an interruption from files
 	// that were never changed.
 	Plan []deadman.RestoredFile `json:"plan,omitempty"`
-	// Asked reports whether the plan is that of a Restore request instead of the dead man's switch. DeadMan is then the
+	// Asked reports whether the plan comes from a Restore request instead of the dead man's switch. DeadMan is then the
 	// last status of the switch.
 	Asked   bool            `json:"asked,omitempty"`
 	DeadMan *deadman.Status `json:"deadMan,omitempty"`
@@ -95,7 +95,7 @@ func (h Host) record(run string) (*dir, error) {
 
 func (h Host) notOurs(run string, err error) error {
 	if errors.Is(err, errRefused) {
-		return fmt.Errorf("the record %s is not root's own: %w", h.dir(run), err)
+		return fmt.Errorf("the record %s is not owned exclusively by root: %w", h.dir(run), err)
 	}
 	return err
 }
@@ -113,7 +113,7 @@ func (h Host) runs() ([]string, error) {
 	return all.names()
 }
 
-// has reports whether the record of a run contains a file of this name.
+// has reports whether the record of a run contains a file with this name.
 func (h Host) has(run, name string) bool {
 	d, err := h.record(run)
 	if err != nil {
@@ -176,10 +176,10 @@ func (r *record) validatePlaces() error {
 	return nil
 }
 
-// errNotLoaded means that a record names a file that is not in its Loaded list.
-var errNotLoaded = errors.New("by the list in the run's record, it is not a file that the kubelet's containerd loads")
+// errNotLoaded means that a record specifies a file that is not in its Loaded list.
+var errNotLoaded = errors.New("according to the run's record, the kubelet's containerd does not load this file")
 
-// listed returns an error unless the Loaded list of the record has file i, with the same path and real path.
+// listed returns an error unless the Loaded list of the record contains file i, with the same path and real path.
 func (r *record) listed(i int) error {
 	if slices.Contains(r.Loaded, loaded{r.Change.Files[i].Path, r.Places[i].Real}) {
 		return nil
@@ -187,8 +187,8 @@ func (r *record) listed(i int) error {
 	return errNotLoaded
 }
 
-// preparedPath returns the full path of a prepared file. The directory of its record is dir. The path is empty if the
-// file does not exist.
+// preparedPath returns the full path of a prepared file. dir is the directory of its record. The path is empty if there
+// is no such file.
 func preparedPath(dir string, p place, name string) string {
 	switch {
 	case name == "":
@@ -225,7 +225,7 @@ func (h Host) save(run string, s *saved) error {
 	return h.writeRecord(d, run, statusFile, s)
 }
 
-// writeRecord writes a file of a run's record, whose directory is d.
+// writeRecord writes a file in a run's record, whose directory is d.
 func (h Host) writeRecord(d *dir, run, name string, content any) error {
 	raw, err := encode(content)
 	if err != nil {

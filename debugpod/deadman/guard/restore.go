@@ -75,8 +75,8 @@ func Restore(ctx context.Context, h Host, run string, ask deadman.Restore) (*dea
 }
 
 // withoutRecord handles a restore if the node has no record of the run. No file is changed, because the original
-// content is unknown. If a dead man's switch still runs without its record, withoutRecord signals it to restore now
-// instead of when its TTL expires.
+// content is unknown. If a dead man's switch is still running without its record, withoutRecord signals it to restore
+// the files now instead of when its TTL expires.
 func (h Host) withoutRecord(ctx context.Context, run string) (*deadman.Restored, error) {
 	restored := &deadman.Restored{RecordMissing: true, SameConfig: true}
 	for until := time.Now().Add(h.times.lock); ; restored.Told = true {
@@ -86,7 +86,7 @@ func (h Host) withoutRecord(ctx context.Context, run string) (*deadman.Restored,
 		}
 		for pid := range living {
 			if err := syscall.Kill(pid, restoreNow); err != nil && !errors.Is(err, syscall.ESRCH) {
-				return nil, errorf(CodeFile, "tell the dead man, process %d, to restore: %v", pid, err)
+				return nil, errorf(CodeFile, "signal the dead man's switch, process %d, to restore the files: %v", pid, err)
 			}
 		}
 		if time.Now().After(until) {
@@ -107,13 +107,13 @@ func (h Host) withoutRecord(ctx context.Context, run string) (*deadman.Restored,
 	}
 	defer unlock()
 	if h.has(run, recordFile) {
-		return nil, errorf(CodeBusy, "the record of run %s was written just now: try again", run)
+		return nil, errorf(CodeBusy, "the record of run %s has just been written: try again", run)
 	}
 	if h.has(run, scriptFile) {
 		restored.Script = filepath.Join(h.dir(run), scriptFile) // the script works without the rest of the record
 		return restored, nil
 	}
-	// The directory is from a helper that terminated before it changed anything.
+	// The directory was created by a helper that terminated before it changed anything.
 	return restored, asErrorOrNil(CodeFile, h.erase(run, nil))
 }
 
@@ -128,15 +128,15 @@ func (h Host) putAllBack(ctx context.Context, r *record, s *saved, restored *dea
 			return "it did not exist before"
 		}
 		if h.encrypts() {
-			return "its former content is encrypted in " + kept
+			return "its previous content is encrypted in " + kept
 		}
-		return "its former content is in " + kept
+		return "its previous content is in " + kept
 	}
 	var refused []error
-	// A refused file does not prevent the restore of the other files.
+	// A rejected file does not prevent restoring the other files.
 	refuse := func(i int, err error) {
 		restored.Files[i].Outcome = outcomeRefused
-		refused = append(refused, fmt.Errorf("%s is not restored: %w; %s", r.Change.Files[i].Path, err, was(i)))
+		refused = append(refused, fmt.Errorf("%s was not restored: %w; %s", r.Change.Files[i].Path, err, was(i)))
 	}
 	for i, f := range r.Change.Files {
 		one, err := h.judge(r, i, interrupted, overwrite)
@@ -144,7 +144,7 @@ func (h Host) putAllBack(ctx context.Context, r *record, s *saved, restored *dea
 			return errorf(CodeFile, "%s: %v", f.Path, err)
 		}
 		if one.Outcome == deadman.OutcomeAlready && planned(s.Plan, f.Path) {
-			one.Outcome = deadman.OutcomeRestored // by an earlier attempt
+			one.Outcome = deadman.OutcomeRestored // restored by an earlier attempt
 		}
 		restored.Files = append(restored.Files, one)
 		if err != nil {
@@ -176,7 +176,7 @@ func (h Host) putAllBack(ctx context.Context, r *record, s *saved, restored *dea
 	}
 	if r.Change.Service != nil && ours {
 		if err := h.bringBack(ctx, r.Change.Service, touched, restored); err != nil {
-			return errorf(CodeService, "the files are as they were, but %v", err)
+			return errorf(CodeService, "the files were restored, but %v", err)
 		}
 	}
 	if len(refused) > 0 {
@@ -185,11 +185,11 @@ func (h Host) putAllBack(ctx context.Context, r *record, s *saved, restored *dea
 	return nil
 }
 
-// outcomeRefused is the outcome of a file that a user other than root could redirect or change, or that is not in the
-// record's list. It is never in a response, because the restore fails.
+// outcomeRefused is the outcome for a file that a user other than root could redirect or change, or that is not in the
+// record's list. It is never part of a response, because the restore fails.
 const outcomeRefused = deadman.Outcome("refused")
 
-// isRefusal reports whether err prevents the restore of one file only.
+// isRefusal reports whether err prevents restoring only one file.
 func isRefusal(err error) bool { return errors.Is(err, errRefused) || errors.Is(err, errNotLoaded) }
 
 func (h Host) judge(r *record, i int, interrupted, overwrite bool) (deadman.RestoredFile, error) {
@@ -205,7 +205,7 @@ func (h Host) judge(r *record, i int, interrupted, overwrite bool) (deadman.Rest
 	return s.judge(f, interrupted, overwrite)
 }
 
-// listedSite opens the directories of a file that is in the record's list.
+// listedSite opens the directories of a file in the record's list.
 func (h Host) listedSite(r *record, i int) (*site, error) {
 	if err := r.listed(i); err != nil {
 		return nil, err
@@ -229,7 +229,7 @@ func (h Host) putOneBack(r *record, i int, overwrite bool) error {
 		return s.finish(f)
 	}
 	if !overwrite && now.sum != f.After && !s.isTornOf(f, now.data) {
-		return errors.New("another client has just changed it: try again")
+		return errors.New("another client has just changed the file: try again")
 	}
 	return s.putBack(f, p)
 }

@@ -123,11 +123,11 @@ func TestOnePathOfManyIsRefused(t *testing.T) {
 		wrong string
 	}{
 		"writable for all": {
-			func(w *world) error { return os.Chmod(w.at("etc/conf.d"), 0o777) }, "writable for every user",
+			func(w *world) error { return os.Chmod(w.at("etc/conf.d"), 0o777) }, "writable by all users",
 		},
 		"writable for a group": {func(w *world) error {
 			return errors.Join(os.Chown(w.at("etc/conf.d"), -1, 34), os.Chmod(w.at("etc/conf.d"), os.ModeSticky|0o775))
-		}, "writable for group 34"},
+		}, "writable by group 34"},
 		"writable for root's group": {func(w *world) error { return os.Chmod(w.at("etc/conf.d"), 0o775) }, ""},
 		"a link": {func(w *world) error {
 			return errors.Join(os.Rename(w.at("etc/conf.d"), w.at("etc/moved.d")),
@@ -135,7 +135,7 @@ func TestOnePathOfManyIsRefused(t *testing.T) {
 		}, "is a symbolic link"},
 		"a file that others can write": {
 			func(w *world) error { return os.Chmod(w.at("etc/conf.d/98-new.toml"), 0o666) },
-			"98-new.toml is writable for every user",
+			"98-new.toml is writable by all users",
 		},
 		"another user's file": {
 			func(w *world) error { return os.Chown(w.at("etc/conf.d/98-new.toml"), 1000, 0) },
@@ -209,7 +209,7 @@ func TestRecordOfAnotherUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := Restore(t.Context(), w.Host, w.run, deadman.Restore{})
-	if err == nil || !strings.Contains(err.Error(), "not root's own") {
+	if err == nil || !strings.Contains(err.Error(), "not owned exclusively by root") {
 		t.Errorf("got %v", err)
 	}
 	if text, _ := os.ReadFile(w.at("etc/config.toml")); string(text) != "after" {
@@ -438,7 +438,7 @@ func TestScript(t *testing.T) {
 			before := w.look()
 			w.change(change)
 			said := runScript(t, w, shell, "boot")
-			for _, want := range []string{"config.toml restored", "all is as it was"} {
+			for _, want := range []string{"config.toml restored", "all files are restored"} {
 				if !strings.Contains(said, want) {
 					t.Errorf("it says %s", said)
 				}
@@ -657,7 +657,7 @@ func TestAFileMountedOverIsNotTakenForTheOriginal(t *testing.T) {
 			t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
 		}
 		r, err := Restore(t.Context(), w.Host, w.run, deadman.Restore{})
-		if err == nil || !strings.Contains(err.Error(), "mounted over it") {
+		if err == nil || !strings.Contains(err.Error(), "mounted over the file") {
 			t.Errorf("%+v, %v", r, err)
 		}
 		w.restore(deadman.Restore{Overwrite: true})

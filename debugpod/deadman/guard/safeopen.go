@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxLinks is the maximum number of symbolic links in a path, as in Linux.
+// maxLinks is the maximum number of symbolic links in a path, which is the same as in Linux.
 const maxLinks = 40
 
 // errRefused means that a user other than root could redirect the path of a file or change the file.
 var errRefused = errors.New("not safe to change or restore")
 
-// dir is an open directory. When it was opened, only root (the user of this process) could change it or a directory
+// dir is an open directory. When it was opened, only root (the user of this process) could change it or any directory
 // above it. All operations use its descriptor, so redirecting the path later has no effect.
 type dir struct {
 	*os.File // opened with O_PATH; its name is the path with links resolved
@@ -27,7 +27,7 @@ type dir struct {
 	oldKernel bool
 }
 
-// file is a name in an open directory. The file need not exist. If dir is nil, the directory does not exist either.
+// file is a name in an open directory. The file may not exist. If dir is nil, the directory does not exist either.
 type file struct {
 	dir  *dir
 	name string
@@ -67,7 +67,7 @@ func (h Host) file(path string, links links) (file, error) {
 }
 
 // resolve returns the path of a file with all links resolved, and the target if the last element is a link. The file
-// need not exist, but no link may dangle.
+// may not exist, but no link may be dangling.
 func (h Host) resolve(path string) (real, link string, err error) {
 	f, err := h.file(path, followLinks)
 	if err != nil {
@@ -89,9 +89,9 @@ func (h Host) resolve(path string) (real, link string, err error) {
 	return f.path(), link, led.Close()
 }
 
-// walk opens the directories of a path one by one, starting at h.Root, and verifies each by its descriptor. It returns
-// the last directory and the name of the path's last element. If whole is set, the last element is a directory too, and
-// the name is empty.
+// walk opens the directories of a path one by one, starting at h.Root, and verifies each through its descriptor. It
+// returns the last directory and the last element of the path. If whole is set, the last element is also a directory,
+// and the name is empty.
 func (h Host) walk(path string, links links, whole bool) (last *dir, name string, err error) {
 	rest, err := h.below(path)
 	if err != nil {
@@ -164,8 +164,8 @@ func (h Host) walk(path string, links links, whole bool) (last *dir, name string
 	return way[len(way)-1], "", nil
 }
 
-// step verifies one element of a path by its descriptor, and returns the target if it is a link. It does not verify the
-// last element of a file's path; file.open does.
+// step verifies one element of a path through its descriptor, and returns the target if it is a link. It does not
+// verify the last element of a file's path, which file.open does.
 func step(next *os.File, links links, isLast bool) (target string, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(next.Fd()), &st); err != nil {
@@ -199,7 +199,7 @@ func (h Host) openRoot() (*dir, error) {
 	return root, nil
 }
 
-// below returns the elements of an absolute path, relative to h.Root.
+// below returns the elements of an absolute path relative to h.Root.
 func (h Host) below(path string) ([]string, error) {
 	relative, err := filepath.Rel(h.Root, path)
 	if err != nil || relative == ".." || strings.HasPrefix(relative, "../") {
@@ -209,18 +209,18 @@ func (h Host) below(path string) ([]string, error) {
 }
 
 // onlyRoots returns an error unless only root (the user of this process) can write to an open file or directory. The
-// group of root may have write access, unless the file has an access control list: its group bits then apply to every
-// user and group in the list. A sticky directory is unsafe too, because other users can create files in it.
+// group of root may have write access, unless the file has an access control list, because its group bits then apply to
+// every user and group in the list. A sticky directory is also unsafe, because other users can create files in it.
 func onlyRoots(f *os.File, st *unix.Stat_t) error {
 	switch {
 	case int(st.Uid) != os.Geteuid():
 		return isAnothers(f.Name())
 	case st.Mode&0o002 != 0:
-		return fmt.Errorf("%s is writable for every user: %w", f.Name(), errRefused)
+		return fmt.Errorf("%s is writable by all users: %w", f.Name(), errRefused)
 	case st.Mode&0o020 != 0 && st.Gid != 0:
-		return fmt.Errorf("%s is writable for group %d: %w", f.Name(), st.Gid, errRefused)
+		return fmt.Errorf("%s is writable by group %d: %w", f.Name(), st.Gid, errRefused)
 	case st.Mode&0o020 != 0 && hasACL(f):
-		return fmt.Errorf("%s is writable for others by its access control list: %w", f.Name(), errRefused)
+		return fmt.Errorf("%s is writable by others according to its access control list: %w", f.Name(), errRefused)
 	}
 	return nil
 }
@@ -232,7 +232,7 @@ func hasACL(f *os.File) bool {
 	return err == nil && n > 0
 }
 
-// byDescriptor returns a path that always leads to an open file, even if the file is moved.
+// byDescriptor returns a path that always refers to an open file, even if the file is moved.
 func byDescriptor(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
 func isLink(path string) error { return fmt.Errorf("%s is a symbolic link: %w", path, errRefused) }
@@ -256,11 +256,11 @@ func (d *dir) openat(name string, flags int, mode uint32) (*os.File, error) {
 		}
 		fd, err = again(func() (int, error) { return unix.Openat2(int(d.Fd()), name, &how) })
 	}
-	// Fall back for Linux before 5.6, and for seccomp filters that do not know openat2. For a name of one element,
-	// O_NOFOLLOW is enough. Other names are rejected.
+	// This is the fallback for Linux before 5.6, and for seccomp filters that do not know openat2. For a name with one
+	// element, O_NOFOLLOW is sufficient. Other names are rejected.
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
 		if strings.Contains(name, "/") || name == ".." {
-			return nil, fmt.Errorf("%s is not a name: %w", path, errRefused)
+			return nil, fmt.Errorf("%s is not a file name: %w", path, errRefused)
 		}
 		fd, err = again(func() (int, error) { return unix.Openat(int(d.Fd()), name, flags, mode) })
 	}
@@ -273,7 +273,7 @@ func (d *dir) openat(name string, flags int, mode uint32) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// again retries a system call that is interrupted by a signal.
+// again retries a system call that was interrupted by a signal.
 func again(call func() (int, error)) (int, error) {
 	for {
 		n, err := call()
@@ -319,7 +319,7 @@ func (d *dir) names() ([]string, error) {
 	return f.Readdirnames(-1)
 }
 
-// sync syncs the directory. Not every file system supports this.
+// sync syncs the directory. Not all file systems support this.
 func (d *dir) sync() error {
 	f, err := d.reading()
 	if err != nil {

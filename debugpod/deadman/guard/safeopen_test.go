@@ -57,7 +57,7 @@ func TestResolve(t *testing.T) {
 	must(os.Chown(at("group"), 0, 34), os.Chmod(at("group"), 0o775))
 	must(os.Chown(at("sticky"), 0, 34), os.Chmod(at("sticky"), os.ModeSticky|0o775))
 	must(os.Chown(at("other"), 1000, 1000))
-	byList := "writable for others by its access control list"
+	byList := "writable by others according to its access control list"
 	if err := unix.Setxattr(at("list"), "system.posix_acl_access", accessList(), 0); err != nil {
 		t.Logf("access control lists are not tested: %v", err)
 		byList = "list/config.toml"
@@ -79,12 +79,12 @@ func TestResolve(t *testing.T) {
 		"etc/containerd/dangling.toml":       "no such file",
 		"etc/containerd/config.toml/more":    "is not a directory",
 		"etc/nowhere/config.toml":            "no such file",
-		"volume/config.toml":                 "writable for every user",
-		"volume/sub/config.toml":             "writable for every user",
-		"volume/sub/innocent.toml":           "writable for every user",
-		"etc/containerd/volume.toml":         "writable for every user",
-		"group/config.toml":                  "writable for group 34",
-		"sticky/config.toml":                 "writable for group 34",
+		"volume/config.toml":                 "writable by all users",
+		"volume/sub/config.toml":             "writable by all users",
+		"volume/sub/innocent.toml":           "writable by all users",
+		"etc/containerd/volume.toml":         "writable by all users",
+		"group/config.toml":                  "writable by group 34",
+		"sticky/config.toml":                 "writable by group 34",
 		"list/config.toml":                   byList,
 		"other/config.toml":                  "other does not belong to root",
 		"etc/parent":                         "is a directory",
@@ -123,12 +123,12 @@ func TestOpensNothingThatOthersCanChange(t *testing.T) {
 		"root's and its group": {func(path string) error { return os.Chmod(path, 0o664) }, ""},
 		"a group's": {
 			func(path string) error { return errors.Join(os.Chown(path, 0, 34), os.Chmod(path, 0o660)) },
-			"writable for group 34",
+			"writable by group 34",
 		},
 		"a group's to read": {
 			func(path string) error { return errors.Join(os.Chown(path, 0, 34), os.Chmod(path, 0o640)) }, "",
 		},
-		"every user's":   {func(path string) error { return os.Chmod(path, 0o602) }, "writable for every user"},
+		"every user's":   {func(path string) error { return os.Chmod(path, 0o602) }, "writable by all users"},
 		"another user's": {func(path string) error { return os.Chown(path, 1000, 0) }, "does not belong to root"},
 		"a link": {func(path string) error {
 			return errors.Join(os.Rename(path, path+moved), os.Symlink(filepath.Base(path)+moved, path))

@@ -15,8 +15,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-// script returns restore.sh of the record in the directory dir. The script is a fallback if neither the client nor the
-// dead man's switch is available, so it needs only tools that every node has. It may be run repeatedly and
+// script returns restore.sh for the record in the directory dir. The script is a fallback for when neither the client
+// nor the dead man's switch is available, so it requires only tools that every node has. It may be run repeatedly and
 // concurrently, because it skips files that are already restored.
 func (h Host) script(r *record, dir string) string {
 	var files strings.Builder
@@ -51,7 +51,7 @@ func (h Host) script(r *record, dir string) string {
 }
 
 const scriptText = `#!/bin/sh
-# Puts back what kubectl gpu-fault changed on this node in run @RUN@, and removes this record.
+# Restores what kubectl gpu-fault changed on this node in run @RUN@, and removes this record.
 #   sh restore.sh        manually: also restarts the service
 #   sh restore.sh boot   before the service starts
 set -u
@@ -102,7 +102,7 @@ put_back() {
   now=$(sum "$2")
   if [ "$now" = "$4" ]; then
     say "$2 is already restored"
-    done=1 # maybe by a run of this script that was interrupted
+    done=1 # possibly by an interrupted run of this script
     return
   fi
   if [ "$now" != "$5" ]; then
@@ -129,9 +129,9 @@ put_back() {
     left=1
   fi
 }
-# The process that waits to do the same.
+# Kill the dead man's switch, which would do the same.
 for p in @PROC@/[0-9]*; do
-  line=$({ tr '\000' ' ' <"$p/cmdline"; } 2>/dev/null) || continue # the process may have ended
+  line=$({ tr '\000' ' ' <"$p/cmdline"; } 2>/dev/null) || continue # the process may have exited
   case $line in
   "gpu-fault-deadman $run guard $run "*) kill -9 "${p##*/}" 2>/dev/null ;;
   esac
@@ -142,7 +142,7 @@ if [ "${1:-}" != boot ] && [ -n "$unit" ] && [ $done = 1 ]; then
     systemctl reset-failed "$unit" 2>/dev/null
     if systemctl restart "$unit"; then say "$unit restarted"; else say "$unit does not start: see systemctl status $unit" >&2; left=1; fi
   else
-    say "restart $unit, so that it takes this up" >&2
+    say "restart $unit, so that it loads the restored files" >&2
   fi
 fi
 if [ $left != 0 ]; then
@@ -152,7 +152,7 @@ fi
 rm -f @REST@
 rm -rf "$dir"
 rmdir @PARENT@ 2>/dev/null
-say "all is as it was"
+say "all files are restored"
 `
 
 // quote quotes a word for the shell.
@@ -165,7 +165,7 @@ func or(word, instead string) string {
 	return word
 }
 
-// bootUnit returns the path of the systemd unit that restores the files at boot, and the link that enables it.
+// bootUnit returns the path of the systemd unit that restores the files at boot, and of the link that enables it.
 func (h Host) bootUnit(run string) struct{ path, link string } {
 	name := "gpu-fault-" + run + ".service"
 	return struct{ path, link string }{
@@ -173,9 +173,9 @@ func (h Host) bootUnit(run string) struct{ path, link string } {
 	}
 }
 
-const unitText = `# Made by kubectl gpu-fault, and removed by it. See %[1]s.
+const unitText = `# Created by kubectl gpu-fault, which also removes it. See %[1]s.
 [Unit]
-Description=Put back what gpu-fault changed in run %[2]s
+Description=Restore what gpu-fault changed in run %[2]s
 Before=%[3]s
 RequiresMountsFor=%[4]s
 ConditionPathExists=%[1]s
@@ -199,7 +199,7 @@ func (h Host) armBoot(r *record) error {
 	for _, p := range r.Places {
 		needs = append(needs, unitQuote(p.Real))
 	}
-	// Default for a change without a service. A unit that does not exist is not an error.
+	// This is the default for a change without a service. A unit that does not exist is not an error.
 	before := "containerd.service kubelet.service"
 	if service := r.Change.Service; service != nil {
 		before = service.Unit
@@ -228,7 +228,7 @@ func (h Host) armBoot(r *record) error {
 	return wanted.sync()
 }
 
-// unitQuote quotes a path for a unit file, in which % begins a specifier.
+// unitQuote quotes a path for a unit file, in which % starts a specifier.
 func unitQuote(path string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "%", "%%").Replace(path) + `"`
 }

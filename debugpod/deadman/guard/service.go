@@ -27,16 +27,16 @@ func (h Host) ask(ctx context.Context, s *deadman.Service) (*cri.Info, error) {
 // restart restarts a service, and waits until the restart has finished or failed.
 func (h Host) restart(ctx context.Context, s *deadman.Service) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, h.times.restart,
-		fmt.Errorf("it takes longer than %v", h.times.restart))
+		fmt.Errorf("timed out after %v", h.times.restart))
 	defer cancel()
-	// Failed starts count against the start limit, after which systemd refuses to start the unit.
+	// Failed starts count toward the start limit, after which systemd refuses to start the unit.
 	_, _ = h.Run(ctx, "systemctl", "reset-failed", s.Unit)
 	_, err := h.Run(ctx, "systemctl", "restart", s.Unit)
 	return err
 }
 
-// serves waits until the service's CRI is ready or the time is up, and returns the response. It returns the error at
-// once if hopeless reports true for it.
+// serves waits until the service's CRI is ready or the time has elapsed, and returns the response. It returns an error
+// immediately if hopeless reports true for it.
 func (h Host) serves(
 	ctx context.Context, s *deadman.Service, within time.Duration, hopeless func(error) bool,
 ) (*cri.Info, error) {
@@ -47,7 +47,7 @@ func (h Host) serves(
 			return info, nil
 		}
 		if err == nil {
-			err = errors.New("it answers, and says that it is not ready")
+			err = errors.New("CRI responds, but reports that it is not ready")
 		}
 		if time.Now().After(until) || hopeless(err) {
 			return nil, err
@@ -69,31 +69,31 @@ func (h Host) takeUp(ctx context.Context, change deadman.Change, s *deadman.Stat
 		within, hopeless = h.times.verdict, isUnknownService
 	}
 	if failed != nil {
-		within = 0 // check once; it may serve anyway
+		within = 0 // check once; the service may respond anyway
 	}
 	info, err := h.serves(ctx, service, within, hopeless)
 	if err == nil {
 		s.CRI = info
 		return nil
 	}
-	s.ServiceError = fmt.Sprintf("CRI does not answer on %s: %v", service.Socket, err)
+	s.ServiceError = fmt.Sprintf("CRI does not respond on %s: %v", service.Socket, err)
 	if failed != nil {
 		s.ServiceError = failed.Error()
 	}
 	if lines := h.lastLines(ctx, service); lines != "" {
-		s.ServiceError += "\nits log ends:\n" + lines
+		s.ServiceError += "\nlast lines of its log:\n" + lines
 	}
 	return errors.New(s.ServiceError)
 }
 
-// isUnknownService reports whether the runtime is running without its CRI plugin. Waiting does not change this.
+// isUnknownService reports whether the runtime is running without its CRI plugin. Waiting does not help in this case.
 func isUnknownService(err error) bool {
 	return strings.Contains(err.Error(), "unknown service")
 }
 
 const lastLines = 5
 
-// lastLines returns the end of the service's log, from the journal or a file; empty if neither has it.
+// lastLines returns the end of the service's log, from the journal or a file, or "" if neither contains it.
 func (h Host) lastLines(ctx context.Context, s *deadman.Service) string {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -115,7 +115,7 @@ func cut(text string) string {
 }
 
 // bringBack restarts the service, if necessary, so that it loads the restored files. A restart is necessary if CRI does
-// not serve or reports a different configuration than before. Touched reports whether this restore changed a file.
+// not respond or reports a different configuration than before. touched reports whether this restore changed a file.
 func (h Host) bringBack(ctx context.Context, s *deadman.Service, touched bool, r *deadman.Restored) error {
 	info, err := h.ask(ctx, s)
 	needed := err != nil || h.sameConfig(s, info) == no || touched && h.sameConfig(s, info) == unknown
@@ -125,11 +125,11 @@ func (h Host) bringBack(ctx context.Context, s *deadman.Service, touched bool, r
 		h.passed("restarted back")
 		within := h.times.serve
 		if failed != nil {
-			within /= 2 // systemd restarts it too
+			within /= 2 // systemd also restarts the service
 		}
 		if info, err = h.serves(ctx, s, within, func(error) bool { return false }); err != nil {
 			r.CRI, r.SameConfig = nil, false
-			return errors.Join(fmt.Errorf("%s does not serve again: %w", s.Unit, err), failed)
+			return errors.Join(fmt.Errorf("%s still does not respond: %w", s.Unit, err), failed)
 		}
 	}
 	r.CRI, r.SameConfig = info, h.sameConfig(s, info) != no

@@ -1,5 +1,5 @@
 // Package checkpoint parses the file in which the kubelet's device manager records devices and the pods that hold them.
-// The kubelet rewrites it at every message of a device plugin (see pkg/kubelet/cm/devicemanager/checkpoint in
+// The kubelet rewrites the file on every message from a device plugin (see pkg/kubelet/cm/devicemanager/checkpoint in
 // Kubernetes).
 package checkpoint
 
@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// Dir is the directory of the file and of the sockets of device plugins, which is the same for all kubelets.
+// Dir is the directory of the file and of the device plugins' sockets. It is the same for all kubelets.
 const Dir = "/var/lib/kubelet/device-plugins"
 
 // Name is the name of the file in Dir.
@@ -17,12 +17,12 @@ const Name = "kubelet_internal_checkpoint"
 
 // Checkpoint is the content of the file.
 type Checkpoint struct {
-	// Healthy are the IDs of the healthy devices by resource, sorted.
+	// Healthy contains the sorted IDs of the healthy devices, by resource.
 	Healthy map[string][]string
 	Entries []Entry
 }
 
-// Entry has devices of a resource that a container of a pod holds.
+// Entry contains the devices of a resource that a container in a pod holds.
 type Entry struct {
 	PodUID, Resource string
 	Devices          []string // IDs
@@ -50,14 +50,14 @@ func Parse(raw []byte) (Checkpoint, error) {
 	for _, e := range file.Data.PodDeviceEntries {
 		ids, err := deviceIDs(e.DeviceIDs)
 		if err != nil {
-			return Checkpoint{}, fmt.Errorf("devices of pod %s: %w", e.PodUID, err)
+			return Checkpoint{}, fmt.Errorf("parse the devices of pod %s: %w", e.PodUID, err)
 		}
 		c.Entries = append(c.Entries, Entry{e.PodUID, e.ResourceName, ids})
 	}
 	return c, nil
 }
 
-// deviceIDs parses lists of device IDs by NUMA node or, before Kubernetes 1.20, one list.
+// deviceIDs parses lists of device IDs by NUMA node or, before Kubernetes 1.20, a single list.
 func deviceIDs(raw json.RawMessage) ([]string, error) {
 	var list []string
 	if len(raw) == 0 || json.Unmarshal(raw, &list) == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/process"
 )
 
-// Limits for the data about other containerds, which may belong to any user.
+// Limits for the data about other containerds, which any user may have started.
 const (
 	maxDecoys     = 32
 	maxDecoyBytes = 4 << 20
@@ -30,7 +30,7 @@ func (in *Inspection) decoys(ctx context.Context) {
 			continue
 		}
 		if len(in.result.Decoys) == maxDecoys {
-			in.warn("more than %d other instances of containerd run on this node: the rest is omitted", maxDecoys)
+			in.warn("more than %d other instances of containerd are running on this node: the rest is omitted", maxDecoys)
 			break
 		}
 		in.add(&loaded, in.decoy(ctx, p))
@@ -49,12 +49,12 @@ func (in *Inspection) decoys(ctx context.Context) {
 	}
 }
 
-// add adds a decoy and marks its files as loaded. If all decoys together are too large for an answer, it drops the
+// add adds a decoy and marks its files as loaded. If all decoys together are too large for a response, it drops the
 // files.
 func (in *Inspection) add(loaded *identity, decoy api.Instance) {
 	in.mark(loaded, decoy)
 	if decoy.CRI != nil {
-		decoy.CRI.Config = nil // the files have the same information
+		decoy.CRI.Config = nil // the files contain the same information
 	}
 	for _, f := range decoy.Files {
 		in.decoyBytes += len(f.Data)
@@ -77,13 +77,13 @@ func (in *Inspection) decoy(ctx context.Context, p process.Process) api.Instance
 	socket := socketOf(p)
 	full, err := findSocket(socket, p.Root(in.host))
 	if err != nil {
-		full = p.Root(in.host).Below(socket) // connecting to it reports that it does not exist
+		full = p.Root(in.host).Below(socket) // connecting to the socket reports that it does not exist
 	}
 	decoy := in.instance(ctx, p, socket, full)
 	for i := range decoy.Files {
 		if f := &decoy.Files[i]; f.ReadOnly == "" && !in.isOnNode(p) {
 			f.ReadOnly =
-				"this containerd does not run as root on the node itself: the user who started it chose the file"
+				"this containerd does not run as root directly on the node, so an unprivileged user may control its configuration path"
 		}
 	}
 	return decoy
@@ -118,7 +118,7 @@ func (in *Inspection) unused(loaded *identity, root hostfs.FS, file string) {
 	}
 	decoy := api.Instance{}
 	if i := in.result.Instance; i != nil {
-		decoy.Release = i.Release // assume that it was written for the running containerd
+		decoy.Release = i.Release // assume that the file was written for the running containerd
 	}
 	in.configure(&decoy, root, file)
 	in.add(loaded, decoy)

@@ -14,8 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 )
 
-// executables checks the programs that the handlers execute, both in the configuration on disk and in the one in
-// memory.
+// executables checks the programs that the handlers execute, in both the on-disk and the in-memory configuration.
 func (in *Inspection) executables(i *api.Instance, p process.Process) {
 	root := p.Root(in.host)
 	i.Executables = map[string]string{}
@@ -29,12 +28,12 @@ func (in *Inspection) executables(i *api.Instance, p process.Process) {
 	}
 }
 
-// handlers returns the handlers in the configuration on disk and in the one in memory.
+// handlers returns the handlers in the on-disk and the in-memory configuration.
 func (in *Inspection) handlers(i *api.Instance) []api.Handler {
 	var all []api.Handler
 	add := func(from *containerd.Merged, err error) {
 		if err != nil || from == nil {
-			return // the error is reported with the configuration
+			return // the error is reported together with the configuration
 		}
 		for _, h := range from.Handlers {
 			all = append(all, api.Handler{Type: h.Type, BinaryName: h.BinaryName})
@@ -46,7 +45,7 @@ func (in *Inspection) handlers(i *api.Instance) []api.Handler {
 }
 
 // lookUp returns the reason why the process cannot execute a program, or "". A name that is not an absolute path is
-// searched in the process's PATH and in the directories of more.
+// searched for in the process's PATH and in the directories in more.
 func lookUp(p process.Process, root hostfs.FS, name string, more ...string) string {
 	if path.IsAbs(name) {
 		return hostfs.Executable(root, name)
@@ -63,8 +62,8 @@ func lookUp(p process.Process, root hostfs.FS, name string, more ...string) stri
 	return "not found in PATH (" + folders + ")"
 }
 
-// version runs the process's own program with --version. It does not run a program from a container, because the
-// program may be untrusted and would get more privileges.
+// version runs the process's program with --version. It does not run a program from a container, because the program
+// may be untrusted and would gain privileges.
 func (in *Inspection) version(ctx context.Context, p process.Process) (string, error) {
 	node := hostfs.FS(in.host.Root)
 	running, err := os.Stat(p.Dir + "/exe")
@@ -73,7 +72,7 @@ func (in *Inspection) version(ctx context.Context, p process.Process) (string, e
 	}
 	onNode, err := node.Info(p.Exe)
 	if err != nil || !os.SameFile(running, onNode) {
-		return "", fmt.Errorf("%s is not a program of the node itself", p.Exe)
+		return "", fmt.Errorf("%s is not a program on the node itself", p.Exe)
 	}
 	return in.versionOf(ctx, node, p.Exe, p.Args[0])
 }
@@ -87,7 +86,7 @@ func (in *Inspection) versionOf(ctx context.Context, root hostfs.FS, exe, name s
 	}
 	words := strings.Fields(out)
 	if len(words) < 3 || words[0] != "containerd" {
-		return "", fmt.Errorf("%s --version says %q", exe, strings.TrimSpace(out))
+		return "", fmt.Errorf("unexpected output of %s --version: %q", exe, strings.TrimSpace(out))
 	}
 	return words[2], nil
 }

@@ -72,7 +72,7 @@ func (in *Inspection) readOnly(full, name string) string {
 	return immutable(onNode)
 }
 
-// metaOf returns the metadata of a file. The path has no symbolic links.
+// metaOf returns the attributes of a file. The path must not contain symbolic links.
 func metaOf(full string) (deadman.Meta, error) {
 	info, err := os.Stat(full)
 	if err != nil {
@@ -89,7 +89,7 @@ func metaOf(full string) (deadman.Meta, error) {
 // identity is a set of files, identified independently of their paths.
 type identity []fs.FileInfo
 
-// seen reports whether the file is in the set, and adds it.
+// seen reports whether the file is already in the set, and adds it.
 func (known *identity) seen(info fs.FileInfo) bool {
 	for _, k := range *known {
 		if os.SameFile(k, info) {

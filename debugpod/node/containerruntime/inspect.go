@@ -1,4 +1,4 @@
-// Package containerruntime determines which container runtime the kubelet uses, and its configuration.
+// Package containerruntime determines which container runtime the kubelet uses and how it is configured.
 package containerruntime
 
 import (
@@ -30,11 +30,11 @@ type Inspection struct {
 	Peer func(socket string) (pid int, err error)
 	// Run runs a program with a root directory, with the name args[0], and returns its standard output.
 	Run func(ctx context.Context, root hostfs.FS, program string, args ...string) (string, error)
-	// isExit reports whether an error of Run means that the program exited with an error.
+	// isExit reports whether an error from Run means that the program exited with an error.
 	isExit func(error) bool
 }
 
-// Inspect determines which container runtime the kubelet uses, and its configuration. Anything that cannot be read
+// Inspect determines which container runtime the kubelet uses and how it is configured. Anything that cannot be read
 // causes a warning.
 func Inspect(ctx context.Context, host hostfs.Host) api.Runtime {
 	found, _ := New(host).Found(ctx)
@@ -48,7 +48,7 @@ func (in *Inspection) Found(ctx context.Context) (api.Runtime, []process.Process
 	return *in.result, in.programs
 }
 
-// stopped discards the result if ctx was canceled: an aborted call looks like a runtime that is down.
+// stopped discards the result if ctx was canceled, because an aborted call looks like a runtime that is down.
 func (in *Inspection) stopped(ctx context.Context) {
 	if ctx.Err() != nil {
 		in.result.Instance, in.result.Problem = nil,
@@ -65,7 +65,7 @@ func New(host hostfs.Host) *Inspection {
 
 func (in *Inspection) inspect(ctx context.Context) {
 	r := in.result
-	defer in.decoys(ctx) // even without a kubelet, because decoys may explain why it is missing
+	defer in.decoys(ctx) // even without a kubelet, because decoys may explain why the kubelet is missing
 	kubelet, problem := process.FindKubelet(in.programs, in.host)
 	r.Kubelet = kubelet.Kubelet
 	if problem != "" {
@@ -92,11 +92,11 @@ func (in *Inspection) inspect(ctx context.Context) {
 	in.checkRelease(&instance)
 	switch {
 	case instance.CRI != nil && instance.CRI.Name != "containerd":
-		r.Problem = fmt.Sprintf("the kubelet of this node uses %s %s; runtime faults work with containerd",
+		r.Problem = fmt.Sprintf("the kubelet on this node uses %s %s; runtime faults require containerd",
 			runtimeName(instance.CRI.Name), instance.CRI.Version)
 	case instance.CRI == nil && !owner.Is("containerd"):
 		r.Problem = fmt.Sprintf(
-			"%s (process %d) listens at the kubelet's socket %s, does not respond, and does not seem to be containerd: %s",
+			"%s (process %d) listens on the kubelet's socket %s, but does not respond and does not seem to be containerd: %s",
 			owner.Exe, owner.PID, socket, instance.CRIError,
 		)
 	}
@@ -120,7 +120,7 @@ func (in *Inspection) instance(ctx context.Context, p process.Process, socket, f
 	default:
 		i.CRI, i.Release = info, info.Version
 		if info.Name != "containerd" {
-			return i // its configuration has a different format
+			return i // the runtime's configuration has a different format
 		}
 	}
 	in.configure(&i, p.Root(in.host), configPath(p))
@@ -132,13 +132,13 @@ func (in *Inspection) instance(ctx context.Context, p process.Process, socket, f
 // well-known path, or if a containerd is configured to listen on it.
 func (in *Inspection) absent(ctx context.Context, socket, why string) {
 	r := in.result
-	r.Problem = fmt.Sprintf("no container runtime listens at %s, which the kubelet uses: %s", socket, why)
+	r.Problem = fmt.Sprintf("no container runtime listens on %s, which the kubelet uses: %s", socket, why)
 	for _, p := range in.programs {
 		if p.Is("containerd") && socketOf(p) == socket {
 			i := in.instance(ctx, p, socket, hostfs.FS(in.host.Root).Below(socket))
 			r.Instance = &i
 			in.checkRelease(&i)
-			r.Problem += fmt.Sprintf("; containerd (process %d) does not serve it", p.PID)
+			r.Problem += fmt.Sprintf("; containerd (process %d) does not listen on it", p.PID)
 			return
 		}
 	}
@@ -152,13 +152,13 @@ func (in *Inspection) absent(ctx context.Context, socket, why string) {
 	in.configure(&i, root, place.root)
 	r.Instance = &i
 	in.checkRelease(&i)
-	r.Problem += fmt.Sprintf("; by convention, it is the containerd of %s, with %s", place.unit, i.ConfigPath)
+	r.Problem += fmt.Sprintf("; by convention, the runtime is the containerd of %s, with %s", place.unit, i.ConfigPath)
 }
 
 // checkRelease adds a warning if the rules for merging configuration files are unknown for the release.
 func (in *Inspection) checkRelease(i *api.Instance) {
 	if i.Release == "" && (i.CRI == nil || i.CRI.Name == "containerd") {
-		in.warn("the version of this containerd is unknown: its files are read as by %s", i.Config().Release)
+		in.warn("the version of this containerd is unknown: its files are interpreted as by %s", i.Config().Release)
 	}
 }
 

@@ -194,15 +194,16 @@ func TestProblems(t *testing.T) {
 		wantInstance bool
 	}{
 		"no kubelet": {
-			func(n *nodetest.Node) { _ = os.RemoveAll(n.Host.Proc + "/100") }, "no kubelet runs on this node", false,
+			func(n *nodetest.Node) { _ = os.RemoveAll(n.Host.Proc + "/100") },
+			"no kubelet is running on this node", false,
 		},
 		"two kubelets": {
 			func(n *nodetest.Node) { n.Process(101, 1, "/snap/k8s/1/bin/kubelet", "kubelet") },
-			"2 kubelets run on this node", false,
+			"2 kubelets are running on this node", false,
 		},
 		"CRI-O": {func(n *nodetest.Node) {
 			n.CRI["/run/containerd/containerd.sock"] = &cri.Info{Name: "cri-o", Version: "1.33.0", Ready: true}
-		}, "the kubelet of this node uses CRI-O 1.33.0; runtime faults work with containerd", true},
+		}, "the kubelet on this node uses CRI-O 1.33.0; runtime faults require containerd", true},
 		"not a unix socket": {func(n *nodetest.Node) {
 			n.File("/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: npipe://./pipe/x")
 		}, "only unix sockets are supported", false},
@@ -210,12 +211,12 @@ func TestProblems(t *testing.T) {
 			_ = os.Remove(n.Host.Root + "/run/containerd/containerd.sock")
 			_ = os.RemoveAll(n.Host.Proc + "/50")
 		},
-			"no container runtime listens at /run/containerd/containerd.sock, which the kubelet uses: the socket does not exist; by convention, it is the containerd of containerd.service, with /etc/containerd/config.toml",
+			"no container runtime listens on /run/containerd/containerd.sock, which the kubelet uses: the socket does not exist; by convention, the runtime is the containerd of containerd.service, with /etc/containerd/config.toml",
 			true},
 		"a socket that is nobody's": {func(n *nodetest.Node) {
 			n.File("/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/mine.sock")
 			n.File("/run/mine.sock", "")
-		}, "no container runtime listens at /run/mine.sock, which the kubelet uses: connection refused", false},
+		}, "no container runtime listens on /run/mine.sock, which the kubelet uses: connection refused", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -11,8 +11,8 @@ import (
 type place struct {
 	unit   string
 	socket string
-	exe    string   // a name is searched in the usual directories
-	root   string   // the root configuration file
+	exe    string   // a name without a path is searched for in the usual directories
+	root   string   // root configuration file
 	dropIn []string // patterns of the files that the configuration may import
 }
 
@@ -71,8 +71,8 @@ func configPath(p process.Process) string {
 	return "/etc/containerd/config.toml"
 }
 
-// socketOf returns the socket on containerd's command line, or the default. The configuration may override it, so the
-// owner of the socket is verified with the kernel if it matters.
+// socketOf returns the socket on containerd's command line, or the default. The configuration may override it, so if
+// the owner of the socket matters, it is verified with the kernel.
 func socketOf(p process.Process) string {
 	if file, ok := p.Flag("address", "a"); ok && file != "" {
 		return p.Abs(file)

@@ -40,15 +40,15 @@ func findSocket(socket string, roots ...hostfs.FS) (full string, err error) {
 }
 
 // owner returns the process that listens on the socket. The kernel reports the process that called listen
-// (SO_PEERCRED). As a fallback, owner finds the processes that hold a socket bound to this path; this ignores mounts
-// and links. It adds a warning if the results differ.
+// (SO_PEERCRED). As a fallback, owner finds the processes that have a socket bound to this path open; this ignores
+// mounts and links. It adds a warning if the results differ.
 func (in *Inspection) owner(full string, names []string) (process.Process, error) {
 	pid, err := in.Peer(full)
 	holders := in.holders(names)
 	switch {
 	case err == nil && pid > 1:
 		if len(holders) > 0 && !slices.Contains(holders, pid) {
-			in.warn("process %d called listen on %s, but process %d has it open now", pid, names[0], holders[0])
+			in.warn("process %d called listen on %s, but process %d currently has it open", pid, names[0], holders[0])
 		}
 	case len(holders) > 0: // with socket activation, PID 1 (systemd) opened the socket
 		pid = holders[0]
@@ -60,7 +60,7 @@ func (in *Inspection) owner(full string, names []string) (process.Process, error
 			return p, nil
 		}
 	}
-	return process.Process{}, fmt.Errorf("process %d, which listens there, is not visible in this PID namespace", pid)
+	return process.Process{}, fmt.Errorf("process %d, which listens on the socket, is not visible in this PID namespace", pid)
 }
 
 // holders returns the processes, except for PID 1, that have a listening socket open at one of these paths.

@@ -17,14 +17,14 @@ func peerOf(socket string) (int, error) {
 		return 0, err
 	}
 	defer func() { _ = unix.Close(fd) }()
-	dir, err := os.Open(filepath.Dir(socket)) // an address has at most 107 bytes
+	dir, err := os.Open(filepath.Dir(socket)) // an address is at most 107 bytes long
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = dir.Close() }()
 	address := &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(socket))}
 	if err := unix.Connect(fd, address); err != nil {
-		return 0, fmt.Errorf("connect to it: %w", err)
+		return 0, fmt.Errorf("connect to the socket: %w", err)
 	}
 	credentials, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
@@ -60,7 +60,7 @@ func xattrs(full string) (map[string][]byte, error) {
 func immutable(full string) string {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(full, &fs); err == nil && fs.Flags&unix.ST_RDONLY != 0 {
-		return "its file system is mounted read-only"
+		return "the file system is mounted read-only"
 	}
 	file, err := os.Open(full)
 	if err != nil {
@@ -69,7 +69,7 @@ func immutable(full string) string {
 	defer func() { _ = file.Close() }()
 	flags, err := unix.IoctlGetInt(int(file.Fd()), unix.FS_IOC_GETFLAGS)
 	if err == nil && flags&unix.STATX_ATTR_IMMUTABLE != 0 { // the same bit as FS_IMMUTABLE_FL
-		return "it has the attribute i (immutable), which chattr -i removes"
+		return "the file has the attribute i (immutable), which chattr -i removes"
 	}
 	return ""
 }
@@ -78,13 +78,13 @@ func immutable(full string) string {
 func volatile(full string) string {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(full, &fs); err == nil && (fs.Type == unix.TMPFS_MAGIC || fs.Type == unix.RAMFS_MAGIC) {
-		return "it is in memory"
+		return "the file is in memory"
 	}
 	for _, path := range []string{full, filepath.Dir(full)} {
 		var st unix.Statx_t
 		err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS, &st)
 		if err == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 { // since Linux 5.8
-			return path + " is mounted over another one"
+			return path + " is mounted over another file"
 		}
 	}
 	return ""

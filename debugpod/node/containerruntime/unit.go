@@ -30,7 +30,7 @@ func (in *Inspection) unit(ctx context.Context, p process.Process) string {
 	for _, unit := range candidates {
 		main, err := in.mainPID(ctx, unit)
 		if err != nil {
-			in.warnOnce("systemd's units are unknown: %v", err)
+			in.warnOnce("could not determine systemd's units: %v", err)
 			return ""
 		}
 		if main > 1 && slices.Contains(family, main) {
@@ -53,7 +53,7 @@ func (in *Inspection) ancestry(p process.Process) []int {
 	return family
 }
 
-// mainPID returns the main PID of a systemd unit of the node, or 0 if the unit is not running or does not exist.
+// mainPID returns the main PID of a systemd unit on the node, or 0 if the unit is not running or does not exist.
 func (in *Inspection) mainPID(ctx context.Context, unit string) (int, error) {
 	out, err := in.Run(ctx, hostfs.FS(in.host.Root), "systemctl", "systemctl", "show", "-p", "MainPID", "--value", unit)
 	if pid, failed := strconv.Atoi(strings.TrimSpace(out)); failed == nil {

@@ -1,13 +1,13 @@
-// Package device reports devices of a node to the kubelet as unhealthy, as a device plugin does after an XID.
+// Package device reports devices on a node to the kubelet as unhealthy, as a device plugin does after an XID.
 //
 // The kubelet accepts messages about a resource from every plugin that has registered for it, but asks only the last
-// one for devices. The injector, a process on the node, registers, and then registers the real plugin again, which
+// one for devices. The injector, a process on the node, registers, and then re-registers the real plugin, which
 // therefore keeps allocating devices. The injector only sends lists in which some devices are unhealthy, and sends them
 // again whenever the real plugin has overwritten them.
 //
 // A second process, the switch, is the parent of the injector. Each of them ends the fault if the other is killed. Both
 // outlive the client, the debug pod and the container runtime. If the kubelet or the plugin restarts, all plugins
-// register anew and the fault ends.
+// re-register and the fault ends.
 package device
 
 import (
@@ -29,7 +29,7 @@ import (
 type node struct {
 	plugins      string // checkpoint.Dir
 	podResources string // socket of the kubelet's PodResourcesLister
-	state        string // directory of the records; it need not outlive a reboot, which ends all faults
+	state        string // directory of the records; it does not have to survive a reboot, which ends all faults
 	proc         string
 	program      string   // path of this program
 	env          []string // additional environment variables of its processes
@@ -38,10 +38,10 @@ type node struct {
 
 const (
 	startTimeout = 30 * time.Second
-	// leaveTimeout is how long an injector has for ending its fault before it is killed, and the real plugin is
-	// registered again without it.
+	// leaveTimeout is the time that an injector has to end its fault before it is killed and the real plugin is
+	// re-registered without it.
 	leaveTimeout = 30 * time.Second
-	// recoverTimeout is for an injector that has to be killed, and a kubelet on a busy node.
+	// recoverTimeout allows for an injector that has to be killed, and for a kubelet on a busy node.
 	recoverTimeout = 4 * leaveTimeout
 )
 
@@ -58,7 +58,7 @@ func Recover(ctx context.Context, run string) (*api.RecoveredDevices, *api.Error
 	return here().recover(ctx, run)
 }
 
-// Left returns the faults of the node, and ends those whose run is not in keep if clean is set.
+// Left returns the faults on the node. If clean is set, it ends those whose run is not in keep.
 func Left(ctx context.Context, clean bool, keep []string) []deadman.Leftover {
 	return here().left(ctx, clean, keep)
 }
@@ -89,9 +89,9 @@ func (n node) fail(ctx context.Context, run string, f api.FailDevices) (*api.Fai
 	}
 	s, err := n.start(ctx, run)
 	if err != nil {
-		// The switch may still be running. Ending the fault is safe even if it has not begun.
+		// The switch may still be running. Ending the fault is safe even if it has not started.
 		if _, failure := n.recover(context.WithoutCancel(ctx), run); failure != nil {
-			return nil, api.Errorf(failure.Code, "%v; the devices may be unhealthy, because ending the fault failed too: %v",
+			return nil, api.Errorf(failure.Code, "%v; the devices may be unhealthy, because ending the fault also failed: %v",
 				err, failure)
 		}
 		return nil, api.Errorf(api.CodeNotArmed, "no device was made unhealthy: %v", err)
@@ -116,7 +116,7 @@ func (n node) prepare(ctx context.Context, run string, f api.FailDevices) (recor
 		for _, r := range all.Resources {
 			names = append(names, r.Name)
 		}
-		return record{}, api.Errorf(api.CodeRefused, "the node has no resource %s; it has: %s", f.Resource,
+		return record{}, api.Errorf(api.CodeRefused, "the node has no resource %s; its resources are: %s", f.Resource,
 			strings.Join(append(names, all.Warnings...), ", "))
 	}
 	switch missing := slices.DeleteFunc(slices.Clone(f.Devices),
@@ -152,9 +152,10 @@ func (n node) recover(ctx context.Context, run string) (*api.RecoveredDevices, *
 		return nil, api.Errorf(api.CodeFile, "%v", err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, recoverTimeout,
-		fmt.Errorf("the fault is not ended after %v", recoverTimeout))
+		fmt.Errorf("the fault has not ended after %v", recoverTimeout))
 	defer cancel()
-	// Even without a record: another client may have deleted it. The processes do not need it to end the fault.
+	// This also applies without a record, which another client may have deleted. The processes do not need it to end
+	// the fault.
 	running := len(n.running(run)) > 0
 	if err := n.stop(ctx, run); err != nil {
 		return nil, api.Errorf(api.CodeBusy, "%v", err)
@@ -169,12 +170,12 @@ func (n node) recover(ctx context.Context, run string) (*api.RecoveredDevices, *
 	s, err := n.status(run)
 	if err != nil || s.Phase != phaseEnded {
 		// The processes were killed, or never started.
-		s = status{Phase: phaseEnded, Cause: "requested; the processes of the fault had been killed"}
+		s = status{Phase: phaseEnded, Cause: "requested; the fault's processes had been killed"}
 		s.Time = time.Now().UTC()
 		_ = pause(ctx, notice)
 		if err := n.giveBack(ctx, r); err != nil {
 			return nil, api.Errorf(api.CodeGone,
-				"register the device plugin of %s again: %v; to do this manually, restart the pod of the device plugin",
+				"could not re-register the device plugin for %s: %v; to do this manually, delete the device plugin pod",
 				r.Resource, err)
 		}
 	}
@@ -183,15 +184,15 @@ func (n node) recover(ctx context.Context, run string) (*api.RecoveredDevices, *
 		healthy = len(c.Healthy[r.Resource])
 	}
 	if err := n.forget(run); err != nil {
-		return nil, api.Errorf(api.CodeFile, "the fault is ended, but its record remains: %v", err)
+		return nil, api.Errorf(api.CodeFile, "the fault has ended, but its record could not be removed: %v", err)
 	}
 	return &api.RecoveredDevices{
 		Found: true, Resource: r.Resource, Cause: s.Cause, Ended: s.Time, Healthy: healthy,
 	}, nil
 }
 
-// giveBack registers the real plugin of a resource again after the injector was killed, and removes its socket. A
-// plugin that does not listen will register when it starts.
+// giveBack re-registers the real plugin for a resource after the injector was killed, and removes the injector's
+// socket. A plugin that is not listening registers when it starts.
 func (n node) giveBack(ctx context.Context, r record) error {
 	defer n.removeSocket(r.Run)
 	for wait := retryEvery; n.listens(r.Endpoint); {
@@ -200,7 +201,7 @@ func (n node) giveBack(ctx context.Context, r record) error {
 		if err == nil && n.stays(ctx, r, max(slow(time.Since(start)), wait)) {
 			return nil
 		}
-		if err == nil { // otherwise, the kubelet may be restarting
+		if err == nil { // if it fails, the kubelet may be restarting
 			wait = max(2*wait, notice)
 		}
 		if stopped := pause(ctx, wait); stopped != nil {
@@ -210,9 +211,9 @@ func (n node) giveBack(ctx context.Context, r record) error {
 	return nil
 }
 
-// stays watches the real plugin for some time, and reports whether it stays registered. A kubelet that notices only now
-// that the injector has disconnected disconnects the real plugin instead, and so it does again if that plugin is
-// registered before it has noticed this.
+// stays watches the real plugin for some time, and reports whether it remains registered. A kubelet that notices the
+// disconnect of the injector only now disconnects the real plugin instead. This can happen again if that plugin is
+// re-registered before the kubelet has noticed the disconnect.
 func (n node) stays(ctx context.Context, r record, watch time.Duration) bool {
 	for until := time.Now().Add(watch); time.Now().Before(until); {
 		devices, err := n.allocatable(ctx, r.Resource)
@@ -227,14 +228,14 @@ func (n node) stays(ctx context.Context, r record, watch time.Duration) bool {
 	return true
 }
 
-// slow returns the time that a kubelet may take to notice the end of a connection, if a registration, which is more
-// work, took some time.
+// slow returns the time that a kubelet may take to notice the end of a connection, given the duration of a
+// registration, which is more work.
 func slow(registration time.Duration) time.Duration {
 	return min(max(notice, 5*registration), 10*time.Second)
 }
 
-// reregister registers the real plugin of a resource again, and returns once the kubelet has recorded its devices. They
-// need not all be healthy: one of them may have failed in the meantime.
+// reregister re-registers the real plugin for a resource, and returns once the kubelet has recorded its devices. Not
+// all of them must be healthy, because one may have failed in the meantime.
 func (n node) reregister(ctx context.Context, r record) error {
 	before, err := os.Stat(n.checkpointFile())
 	if err != nil {
@@ -249,10 +250,11 @@ func (n node) reregister(ctx context.Context, r record) error {
 	})
 }
 
-// isSame reports whether a file has not been replaced. The new file may have the inode number of the old one.
+// isSame reports whether a file has not been replaced. It compares the times, too, because the new file may have the
+// inode number of the old one.
 func isSame(a, b fs.FileInfo) bool { return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) }
 
-// until waits until a condition is met. The error is the problem if it is not met in time.
+// until waits until a condition is met. If it is not met in time, the error contains the problem.
 func until(ctx context.Context, problem string, met func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -273,8 +275,8 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// notice is the time in which the kubelet notices that a killed injector has disconnected. Until then, it would
-// disconnect whatever plugin registers.
+// notice is the time that the kubelet needs to notice that a killed injector has disconnected. Until then, it would
+// disconnect any plugin that registers.
 const notice = time.Second
 
 const (

@@ -325,7 +325,7 @@ func TestRefused(t *testing.T) {
 		want string
 	}{
 		"resource": {api.FailDevices{Resource: "amd.com/gpu", Devices: []string{"GPU-a"}},
-			"the node has no resource amd.com/gpu; it has: nvidia.com/gpu"},
+			"the node has no resource amd.com/gpu; its resources are: nvidia.com/gpu"},
 		"device": {api.FailDevices{Resource: resource, Devices: []string{"GPU-x"}},
 			"no healthy device GPU-x; the healthy devices are: GPU-a, GPU-b"},
 	} {

@@ -21,19 +21,19 @@ type injector struct {
 	node
 	record
 	// lists passes messages to the kubelet's stream. opened is closed when the kubelet has opened the stream, closing
-	// to end it, and closed when it has ended.
+	// is closed to end it, and closed is closed when it has ended.
 	lists                   chan []byte
 	opened, closing, closed chan struct{}
 	streamed                atomic.Bool // the kubelet has opened a stream
-	// refusing makes the kubelet forget the client of the resource; see leave.
+	// refusing makes the kubelet remove the client for the resource; see leave.
 	refusing atomic.Bool
-	// base are the devices with the health that the real plugin reports. sent are the IDs that the last message has
-	// reported as healthy, sorted.
+	// base contains the devices with the health reported by the real plugin. sent contains the sorted IDs that the last
+	// message reported as healthy.
 	base map[string]bool
 	sent []string
 }
 
-// The causes for which a fault ends.
+// The causes for the end of a fault.
 var (
 	errTTL     = errors.New("TTL")
 	errKubelet = errors.New("the kubelet restarted or ended the connection")
@@ -55,11 +55,11 @@ func (n node) inject(ctx context.Context, run string) error {
 	}
 	own, err := os.Lstat(in.path(r.Endpoint))
 	if err != nil {
-		return in.end(status{Problem: fmt.Sprintf("the socket of the device plugin: %v", err)})
+		return in.end(status{Problem: fmt.Sprintf("check the socket of the device plugin: %v", err)})
 	}
 	listener, err := rpc.Listen(n.socket(run))
 	if err != nil {
-		return in.end(status{Problem: fmt.Sprintf("listen beside the device plugin: %v", err)})
+		return in.end(status{Problem: fmt.Sprintf("listen in addition to the device plugin: %v", err)})
 	}
 	server := rpc.Serve(listener, in.handle)
 	defer server.Close()
@@ -71,7 +71,7 @@ func (n node) inject(ctx context.Context, run string) error {
 	} else {
 		s.Cause = in.watch(ctx, own).Error()
 	}
-	// The switch tries again if this fails.
+	// The switch retries if this fails.
 	if err := in.leave(context.WithoutCancel(ctx), server); err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (in *injector) end(s status) error {
 
 func (in *injector) path(name string) string { return filepath.Join(in.plugins, name) }
 
-// enter registers with the kubelet, registers the real plugin again, and reports the devices as unhealthy.
+// enter registers with the kubelet, re-registers the real plugin, and reports the devices as unhealthy.
 func (in *injector) enter(ctx context.Context) error {
 	if err := in.register(ctx, in.Resource, socketName(in.Run), in.Options); err != nil {
 		return fmt.Errorf("register with the kubelet: %w", err)
@@ -95,9 +95,9 @@ func (in *injector) enter(ctx context.Context) error {
 	case <-time.After(askTimeout):
 		return errors.New("the kubelet accepted the registration, but requested no devices")
 	}
-	// This also waits for the plugin's list, which must not arrive after ours.
+	// This also waits for the plugin's list, which must not arrive after the injector's list.
 	if err := in.reregister(ctx, in.record); err != nil {
-		return fmt.Errorf("register the device plugin again: %w", err)
+		return fmt.Errorf("re-register the device plugin: %w", err)
 	}
 	return in.report(ctx)
 }
@@ -128,7 +128,7 @@ func (in *injector) report(ctx context.Context) error {
 	})
 }
 
-// watch keeps the fault in effect, and returns why it ends.
+// watch keeps the fault in effect, and returns the reason why it ends.
 func (in *injector) watch(ctx context.Context, own fs.FileInfo) error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -147,7 +147,7 @@ func (in *injector) watch(ctx context.Context, own fs.FileInfo) error {
 		if !time.Now().Before(in.Until) {
 			return errTTL
 		}
-		if _, err := os.Lstat(in.socket(in.Run)); err != nil { // a kubelet removes all sockets when it starts
+		if _, err := os.Lstat(in.socket(in.Run)); err != nil { // the kubelet removes all sockets when it starts
 			return errKubelet
 		}
 		if now, err := os.Lstat(in.path(in.Endpoint)); err != nil || !isSame(now, own) {
@@ -155,12 +155,12 @@ func (in *injector) watch(ctx context.Context, own fs.FileInfo) error {
 		}
 		c, err := in.node.checkpoint()
 		if err != nil || slices.Equal(c.Healthy[in.Resource], in.sent) {
-			continue // the kubelet replaces the file, so an error is an error of the disk
+			continue // the kubelet replaces the file atomically, so an error comes from the disk
 		}
 		if !in.listens(in.Endpoint) {
 			return errPlugin
 		}
-		// The real plugin has sent a list. Keep its news, and report the fault again.
+		// The real plugin has sent a list. Update the known health, and report the fault again.
 		for id := range in.base {
 			in.base[id] = false
 		}
@@ -178,14 +178,14 @@ func (in *injector) watch(ctx context.Context, own fs.FileInfo) error {
 
 const (
 	watchEvery = 200 * time.Millisecond
-	// confirmTimeout is short: a plugin that sends two lists in a row replaces the report before it has been seen, and
-	// until the next one the devices are healthy.
+	// confirmTimeout is short, because a plugin that sends two lists in a row overwrites the report before it has been
+	// observed, and the devices are then healthy until the next report.
 	confirmTimeout = time.Second
 )
 
-// leave ends the fault. If the kubelet reads the end of a stream, it disconnects the plugin that is registered at that
-// moment, and marks all devices as unhealthy. So the kubelet is first made to forget that plugin, by a registration
-// that fails, and then the stream ends without an effect. No moment passes in which healthy devices are missing.
+// leave ends the fault. When the kubelet reads the end of a stream, it disconnects the plugin that is currently
+// registered, and marks all devices as unhealthy. Therefore, a failing registration first makes the kubelet remove that
+// plugin, so that the end of the stream has no effect. At no time are healthy devices missing.
 func (in *injector) leave(ctx context.Context, server *rpc.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
@@ -206,12 +206,12 @@ func (in *injector) leave(ctx context.Context, server *rpc.Server) error {
 	}
 	ended := time.Now()
 	server.Shutdown(ctx)
-	// Nothing tells when the kubelet has noticed the end of the stream, so a busy one gets more time.
+	// There is no indication of when the kubelet has noticed the end of the stream, so a busy kubelet gets more time.
 	_ = pause(ctx, time.Until(ended.Add(slow(took))))
 	return in.giveBack(ctx, in.record)
 }
 
-// handle answers the kubelet.
+// handle handles the kubelet's calls.
 func (in *injector) handle(ctx context.Context, method string, message []byte, send func([]byte) error) error {
 	switch path.Base(method) {
 	case "GetDevicePluginOptions":
@@ -234,7 +234,7 @@ func (in *injector) handle(ctx context.Context, method string, message []byte, s
 
 func (in *injector) stream(ctx context.Context, send func([]byte) error) error {
 	if in.streamed.Swap(true) {
-		return &rpc.Error{Code: rpc.Unimplemented, Message: "there is already a stream"}
+		return &rpc.Error{Code: rpc.Unimplemented, Message: "a stream is already open"}
 	}
 	close(in.opened)
 	defer close(in.closed)

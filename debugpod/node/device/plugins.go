@@ -19,13 +19,13 @@ import (
 
 const (
 	kubeletSocket = "kubelet.sock"
-	// socketPrefix is the prefix of our own sockets.
+	// socketPrefix is the prefix of the sockets of this tool.
 	socketPrefix = "gpu-fault-"
 	pluginAPI    = "v1beta1" // the only version that kubelets support
 	askTimeout   = 5 * time.Second
 )
 
-// list returns the resources of the node.
+// list returns the resources on the node.
 func (n node) list(ctx context.Context) api.Devices {
 	var all api.Devices
 	c, err := n.checkpoint()
@@ -42,7 +42,7 @@ func (n node) list(ctx context.Context) api.Devices {
 		if r.ended() {
 			continue
 		}
-		failed[r.Resource] = map[string]string{} // a resource has at most one fault
+		failed[r.Resource] = map[string]string{} // each resource has at most one fault
 		for _, id := range r.Devices {
 			failed[r.Resource][id] = r.Run
 		}
@@ -80,7 +80,8 @@ func (n node) list(ctx context.Context) api.Devices {
 	return all
 }
 
-// sockets returns the names of the sockets on which a plugin listens. Plugins may leave others behind.
+// sockets returns the names of the sockets on which a plugin listens. It omits sockets that terminated plugins left
+// behind.
 func (n node) sockets() ([]string, error) {
 	entries, err := os.ReadDir(n.plugins)
 	if err != nil {
@@ -109,10 +110,11 @@ func (n node) listens(name string) bool {
 	return true
 }
 
-// endpointOf returns the socket of a resource's plugin, given all sockets and resources of the node. The kubelet tells
-// nobody which it is. Calling ListAndWatch would, but NVIDIA's plugin never notices that a caller has left, and passes
-// a later health event to it instead of the kubelet. The names that plugins give their sockets are known, so a socket
-// is chosen only by its name, or because one socket and one resource are left when all others are known by theirs.
+// endpointOf returns the socket of a resource's plugin, given all sockets and resources on the node. The kubelet does
+// not provide this information. Calling ListAndWatch would, but NVIDIA's plugin never notices that a caller has
+// disconnected, and passes a later health event to it instead of to the kubelet. Because the socket names that plugins
+// use are known, a socket is chosen only by its name, or because only one socket and one resource remain after all
+// others are matched by name.
 func endpointOf(resource string, sockets, resources []string) (string, error) {
 	if known := namedSocket(resource, sockets); known != "" {
 		return known, nil
@@ -133,11 +135,11 @@ func endpointOf(resource string, sockets, resources []string) (string, error) {
 		return "", fmt.Errorf("no device plugin listens for %s; for devices of a DRA driver, use `kubectl gpu-fault device taint`",
 			resource)
 	}
-	return "", fmt.Errorf("the socket of the plugin of %s is unknown: by its name, it could be none of %s", resource,
+	return "", fmt.Errorf("the socket of the plugin for %s is unknown: no name matches among %s", resource,
 		strings.Join(sockets, ", "))
 }
 
-// namedSocket returns the socket whose name is that of a resource; empty if there is none.
+// namedSocket returns the socket whose name matches a resource, or "" if there is none.
 func namedSocket(resource string, sockets []string) string {
 	domain, name, _ := strings.Cut(resource, "/")
 	vendor, _, _ := strings.Cut(domain, ".")
@@ -154,7 +156,7 @@ func namedSocket(resource string, sockets []string) string {
 	return ""
 }
 
-// options requests the options with which a plugin registers. It also proves that the plugin responds.
+// options requests the options with which a plugin registers. This also verifies that the plugin responds.
 func (n node) options(ctx context.Context, endpoint string) ([]byte, error) {
 	conn := rpc.NewConn(filepath.Join(n.plugins, endpoint))
 	defer conn.Close()
@@ -163,8 +165,8 @@ func (n node) options(ctx context.Context, endpoint string) ([]byte, error) {
 	return conn.Call(ctx, "/v1beta1.DevicePlugin/GetDevicePluginOptions", nil)
 }
 
-// register registers a socket with the kubelet as the plugin of a resource, as RegisterRequest: version = 1,
-// endpoint = 2, resource_name = 3, options = 4. The kubelet connects to the socket before it responds.
+// register registers a socket with the kubelet as the plugin for a resource. The RegisterRequest has these fields:
+// version = 1, endpoint = 2, resource_name = 3, options = 4. The kubelet connects to the socket before it responds.
 func (n node) register(ctx context.Context, resource, endpoint string, options []byte) error {
 	conn := rpc.NewConn(filepath.Join(n.plugins, kubeletSocket))
 	defer conn.Close()
@@ -178,8 +180,8 @@ func (n node) register(ctx context.Context, resource, endpoint string, options [
 	return err
 }
 
-// topologies returns the TopologyInfo of devices by ID, which the kubelet would forget if our messages lacked it. A
-// kubelet without this API has no topology manager that needs it.
+// topologies returns the TopologyInfo of devices by ID, which the kubelet would drop if the injector's messages lacked
+// it. A kubelet without this API has no topology manager that needs it.
 func (n node) topologies(ctx context.Context, resource string) map[string][]byte {
 	all, err := n.allocatable(ctx, resource)
 	if err != nil {
@@ -190,7 +192,7 @@ func (n node) topologies(ctx context.Context, resource string) map[string][]byte
 }
 
 // allocatable returns the devices that the kubelet can allocate, which are the healthy ones, with their TopologyInfo.
-// In contrast to the checkpoint, they change as soon as the kubelet disconnects the plugin.
+// Unlike the checkpoint, they change as soon as the kubelet disconnects the plugin.
 func (n node) allocatable(ctx context.Context, resource string) (map[string][]byte, error) {
 	conn := rpc.NewConn(n.podResources)
 	defer conn.Close()
@@ -201,7 +203,8 @@ func (n node) allocatable(ctx context.Context, resource string) (map[string][]by
 		return nil, err
 	}
 	found := map[string][]byte{}
-	// AllocatableResourcesResponse: devices = 1. ContainerDevices: resource_name = 1, device_ids = 2, topology = 3.
+	// The fields of AllocatableResourcesResponse: devices = 1. ContainerDevices: resource_name = 1, device_ids = 2,
+	// topology = 3.
 	err = rpc.Fields(reply, func(f rpc.Field) error {
 		if f.Number != 1 {
 			return nil
@@ -230,7 +233,7 @@ func (n node) allocatable(ctx context.Context, resource string) (map[string][]by
 	return found, err
 }
 
-// deviceList returns a ListAndWatchResponse: devices = 1. Device: ID = 1, health = 2, topology = 3.
+// deviceList returns a ListAndWatchResponse (devices = 1) of Devices (ID = 1, health = 2, topology = 3).
 func deviceList(healthy map[string]bool, topologies map[string][]byte) []byte {
 	ids := make([]string, 0, len(healthy))
 	for id := range healthy {

@@ -14,29 +14,29 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
-// record is what a fault needs to end. It is written before the fault begins.
+// record contains the data required to end a fault. It is written before the fault starts.
 type record struct {
 	Run      string   `json:"run"`
 	Resource string   `json:"resource"`
 	Endpoint string   `json:"endpoint"` // socket of the real plugin
 	Options  []byte   `json:"options,omitempty"`
 	Devices  []string `json:"devices"` // failed
-	Healthy  []string `json:"healthy"` // before the fault
-	// Topologies has the TopologyInfo of devices by ID.
+	Healthy  []string `json:"healthy"` // healthy devices before the fault
+	// Topologies contains the TopologyInfo of devices by ID.
 	Topologies map[string][]byte `json:"topologies,omitempty"`
-	Pods       []string          `json:"pods,omitempty"` // that hold failed devices
+	Pods       []string          `json:"pods,omitempty"` // UIDs of pods that hold failed devices
 	Until      time.Time         `json:"until"`
 
 	phase phase
 }
 
-// ended reports whether the fault of a record from records has ended by itself.
+// ended reports whether the fault of a record returned by records has already ended.
 func (r record) ended() bool { return r.phase == phaseEnded }
 
 // status is the progress of a fault.
 type status struct {
 	Phase phase `json:"phase"`
-	// Cause describes why the fault ended. Problem describes why it never began.
+	// Cause describes why the fault ended. Problem describes why it never started.
 	Cause   string    `json:"cause,omitempty"`
 	Problem string    `json:"problem,omitempty"`
 	Healthy int       `json:"healthy,omitempty"` // number of healthy devices during the fault
@@ -70,8 +70,8 @@ func (n node) save(run string, s status) error {
 	return n.write(run, statusName, s)
 }
 
-// checkpoint reads the kubelet's checkpoint. The pods of device plugins can write to its directory, so it may be
-// anything.
+// checkpoint reads the kubelet's checkpoint. The pods of device plugins can write to its directory, so the content is
+// untrusted.
 func (n node) checkpoint() (checkpoint.Checkpoint, error) {
 	raw, err := fs.ReadFile(hostfs.FS(n.plugins).Guarded(), checkpoint.Name)
 	if err != nil {
@@ -98,7 +98,7 @@ func (n node) create(r record) error {
 	return errors.Join(n.write(r.Run, recordName, r), n.save(r.Run, status{Phase: phaseStarting}))
 }
 
-// write replaces a file of a record atomically.
+// write atomically replaces a file in a record.
 func (n node) write(run, name string, v any) error {
 	raw, err := json.Marshal(v)
 	if err != nil {
@@ -136,7 +136,7 @@ func (n node) read(run, name string, v any) error {
 	return nil
 }
 
-// records returns the readable records of the node.
+// records returns the readable records on the node.
 func (n node) records() []record {
 	entries, _ := os.ReadDir(n.state)
 	var all []record

@@ -19,7 +19,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/process"
 )
 
-// The arguments with which this program runs the processes of a fault. A run's ID follows.
+// The arguments with which this program starts the processes of a fault. They are followed by the run ID.
 const (
 	SwitchArgument   = "device-switch"
 	InjectorArgument = "device-injector"
@@ -33,8 +33,8 @@ func here() node {
 	}
 }
 
-// Main runs a process of a fault. The first argument is SwitchArgument or InjectorArgument, the second the run. The
-// processes that it starts write to the log.
+// Main runs a process of a fault. The first argument is SwitchArgument or InjectorArgument, and the second is the run.
+// The processes that it starts write to log.
 func Main(argument, run string, log *os.File) error { return here().main(argument, run, log) }
 
 func (n node) main(argument, run string, log *os.File) error {
@@ -70,7 +70,7 @@ func (n node) command(argument, run string, log *os.File) *exec.Cmd {
 	}
 }
 
-// start starts the switch, and waits until the devices are failed.
+// start starts the switch, and waits until the devices have failed.
 func (n node) start(ctx context.Context, run string) (status, error) {
 	log, err := os.OpenFile(n.file(run, logName), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -98,7 +98,7 @@ func (n node) start(ctx context.Context, run string) (status, error) {
 			return s, errors.New(s.Problem + s.Cause)
 		case gone:
 			said, _ := os.ReadFile(n.file(run, logName))
-			return s, fmt.Errorf("the process of the fault exited: %s", strings.TrimSpace(string(said)))
+			return s, fmt.Errorf("the fault's process exited: %s", strings.TrimSpace(string(said)))
 		}
 		if err := pause(ctx, pollEvery); err != nil {
 			return s, err
@@ -106,7 +106,7 @@ func (n node) start(ctx context.Context, run string) (status, error) {
 	}
 }
 
-// guard runs the switch: it runs the injector, and ends the fault if the injector is killed or hangs.
+// guard runs the switch: it starts the injector, and ends the fault if the injector is killed or hangs.
 func (n node) guard(run string, log *os.File) error {
 	r, err := n.load(run)
 	if err != nil {
@@ -119,7 +119,7 @@ func (n node) guard(run string, log *os.File) error {
 	}
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, syscall.SIGTERM, syscall.SIGUSR1)
-	// The kernel signals the child when the thread that started it exits, so this goroutine keeps its thread.
+	// The kernel signals the child when the thread that started it exits, so this goroutine stays on its thread.
 	runtime.LockOSThread()
 	cmd := n.command(InjectorArgument, run, log)
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGTERM
@@ -154,14 +154,15 @@ func (n node) guard(run string, log *os.File) error {
 	return n.save(run, status{Phase: phaseEnded, Cause: "the process that failed the devices was killed"})
 }
 
-// patience is how long the switch tries to register the real plugin again, such as while the kubelet is down.
+// patience is the time for which the switch retries to re-register the real plugin, for example while the kubelet is
+// down.
 const patience = 10 * time.Minute
 
-// killAfter is how long the processes of a run have for ending the fault, before they are killed.
+// killAfter is the time that the processes of a run have to end the fault before they are killed.
 const killAfter = leaveTimeout + 10*time.Second
 
-// stop ends the processes of a run, and waits until they have exited. Somebody may have stopped them with SIGSTOP, or
-// frozen their cgroup.
+// stop terminates the processes of a run, and waits until they have exited. The processes may have been stopped with
+// SIGSTOP, or their cgroup may have been frozen.
 func (n node) stop(ctx context.Context, run string) error {
 	signaled := map[int]bool{}
 	kill := time.After(killAfter)
@@ -171,7 +172,7 @@ func (n node) stop(ctx context.Context, run string) error {
 			return nil
 		}
 		for pid, argument := range running {
-			// The injector ends with the switch. Without a switch, it is signaled itself.
+			// The injector exits with the switch. If there is no switch, the injector itself is signaled.
 			if !signaled[pid] && (argument == SwitchArgument || len(running) == 1) {
 				signaled[pid] = true
 				_ = syscall.Kill(pid, syscall.SIGUSR1)
@@ -191,8 +192,8 @@ func (n node) stop(ctx context.Context, run string) error {
 	}
 }
 
-// running returns the processes of a run with their arguments. Any process can have such a name, so only those of the
-// helper's user in its mount namespace count.
+// running returns the processes of a run with their arguments. Any process can have such a name, so only processes of
+// the helper's user in its mount namespace count.
 func (n node) running(run string) map[int]string {
 	found := map[int]string{}
 	own, err := os.Readlink(filepath.Join(n.proc, "self/ns/mnt"))

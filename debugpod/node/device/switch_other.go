@@ -10,7 +10,7 @@ import (
 
 var errUnsupported = errors.New("failing devices is supported only on Linux")
 
-// The arguments with which this program runs the processes of a fault.
+// The arguments with which this program starts the processes of a fault.
 const (
 	SwitchArgument   = "device-switch"
 	InjectorArgument = "device-injector"

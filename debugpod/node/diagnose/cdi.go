@@ -20,7 +20,7 @@ import (
 
 const (
 	maxCDISpecs = 64
-	// Limits for a specification in bytes. A YAML specification with 56 MIG devices has about 100 kB, and the parser
+	// Limits for a specification in bytes. A YAML specification with 56 MIG devices is about 100 kB, and the parser
 	// needs 100 times its size in memory.
 	maxCDI        = 512 << 10
 	maxCDIJSON    = 4 << 20
@@ -29,7 +29,7 @@ const (
 	maxMissing    = 32
 )
 
-// cdiSpec has the relevant fields of a specification (cdi/SPEC.md of the Container Device Interface).
+// cdiSpec contains the relevant fields of a specification (cdi/SPEC.md of the Container Device Interface).
 type cdiSpec struct {
 	Kind    string `json:"kind"`
 	Devices []struct {
@@ -67,7 +67,7 @@ func (d *diagnosing) cdi(context.Context) (func(*api.Diagnosis), error) {
 				continue
 			}
 			if len(specs) == maxCDISpecs {
-				wrong.add("there are more than %d", maxCDISpecs)
+				wrong.add("more than %d found", maxCDISpecs)
 				break
 			}
 			specs = append(specs, readCDI(d.root, path.Join(dir, e.Name())))
@@ -121,7 +121,7 @@ func parseCDI(raw []byte) (*cdiSpec, error) {
 		}
 	}
 	if len(raw) > maxCDI {
-		return nil, fmt.Errorf("not read: it is larger than %d bytes", maxCDI)
+		return nil, fmt.Errorf("not read, because it is larger than %d bytes", maxCDI)
 	}
 	if err := yaml.Unmarshal(raw, &spec); err != nil {
 		return nil, err
@@ -129,7 +129,7 @@ func parseCDI(raw []byte) (*cdiSpec, error) {
 	return &spec, nil
 }
 
-// hostPaths returns the node's files and devices that the specification adds to containers.
+// hostPaths returns the files and devices on the node that the specification adds to containers.
 func (s *cdiSpec) hostPaths() []string {
 	var paths []string
 	add := func(e cdiEdits) {
@@ -170,7 +170,7 @@ func versionOfLibraries(paths []string) string {
 	return ""
 }
 
-// maxToolkitConfig is the maximum size of the toolkit's configuration, in bytes. A typical file has 1 or 2 kB.
+// maxToolkitConfig is the maximum size of the toolkit's configuration in bytes. A typical file is 1 or 2 kB.
 const maxToolkitConfig = 64 << 10
 
 // toolkitConfig reads the configuration of the NVIDIA Container Toolkit. It prefers the GPU operator's file if the

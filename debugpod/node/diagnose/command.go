@@ -19,7 +19,7 @@ const (
 	// diagnoseSMILimit is the timeout for `nvidia-smi -q -x`. Without persistence mode, nvidia-smi initializes every
 	// GPU first. It hangs if a GPU is broken.
 	diagnoseSMILimit = 20 * time.Second
-	maxSMI           = 8 << 20 // bytes; the output for eight GPUs with MIG has 500 kB
+	maxSMI           = 8 << 20 // bytes; the output for eight GPUs with MIG is 500 kB
 	// showLimit is the timeout for programs that only print their version.
 	showLimit = 5 * time.Second
 	maxShow   = 64 << 10
@@ -37,7 +37,7 @@ func (d *diagnosing) smi(ctx context.Context) (func(*api.Diagnosis), error) {
 	c, ok := driver.Program(d.root, "nvidia-smi")
 	if !ok {
 		return func(found *api.Diagnosis) {
-			found.Probe.SMIError = "nvidia-smi was not found in its usual directories"
+			found.Probe.SMIError = "nvidia-smi was not found in the usual directories"
 		}, nil
 	}
 	// If root runs nvidia-smi, NVML loads the driver. This must not happen during a driver upgrade, or on a node whose
@@ -55,7 +55,7 @@ func (d *diagnosing) smi(ctx context.Context) (func(*api.Diagnosis), error) {
 	switch {
 	case errors.As(err, &exit):
 		words = exit.Said
-		if !strings.Contains(out, "<nvidia_smi_log") { // error messages are also on standard output
+		if !strings.Contains(out, "<nvidia_smi_log") { // error messages are also written to standard output
 			words = strings.TrimSpace(strings.TrimSpace(out) + "\n" + words)
 		}
 		words = strings.TrimSpace(words + "\n(" + exit.Program + ": " + exit.Err.Error() + ")")
@@ -67,7 +67,7 @@ func (d *diagnosing) smi(ctx context.Context) (func(*api.Diagnosis), error) {
 	}
 	if !strings.Contains(out, "<nvidia_smi_log") {
 		if words == "" {
-			words = "nvidia-smi -q -x wrote no XML: " + strings.TrimSpace(out)
+			words = "the output of nvidia-smi -q -x is not XML: " + strings.TrimSpace(out)
 		}
 		out = ""
 	}
@@ -86,7 +86,7 @@ func (d *diagnosing) fabricManager(ctx context.Context) (func(*api.Diagnosis), e
 	out, err := d.run(ctx, c)
 	version := dottedNumber.FindString(out)
 	if version == "" && err == nil {
-		err = fmt.Errorf("%s --version says %q", c.Program, api.Shorten(strings.TrimSpace(out), 200))
+		err = fmt.Errorf("unexpected output of %s --version: %q", c.Program, api.Shorten(strings.TrimSpace(out), 200))
 	}
 	return func(found *api.Diagnosis) { found.Probe.FabricManager = version }, err
 }
@@ -120,7 +120,7 @@ func (d *diagnosing) toolkitVersion(ctx context.Context) (func(*api.Diagnosis), 
 			return func(found *api.Diagnosis) { found.Probe.ToolkitVersion = api.Shorten(line, 200) }, nil
 		}
 		if err == nil {
-			err = fmt.Errorf("%s --version says %q", program, api.Shorten(line, 200))
+			err = fmt.Errorf("unexpected output of %s --version: %q", program, api.Shorten(line, 200))
 		}
 		wrong.add("%w", err)
 	}
@@ -141,8 +141,8 @@ func journalUnits(units []api.Unit, kubelet int, runtime api.Runtime, asked []st
 	return unique(append(names, asked...))
 }
 
-// gpuUnits returns the units that are installed on the node and prepare its GPUs: Bottlerocket's device plugin, the
-// units of EKS's AMIs that load the driver, and NVIDIA's own.
+// gpuUnits returns the units installed on the node that prepare its GPUs: Bottlerocket's device plugin, the units in
+// EKS's AMIs that load the driver, and NVIDIA's own units.
 func (d *diagnosing) gpuUnits() []string {
 	var all []string
 	for _, unit := range []string{
@@ -157,7 +157,7 @@ func (d *diagnosing) gpuUnits() []string {
 	return all
 }
 
-// journals reads the last lines of units with journalctl. Units of which some may have no lines are optional.
+// journals reads the last lines of units with journalctl. Some of the optional units may have no lines.
 func (d *diagnosing) journals(ctx context.Context, units, optional []string) (func(*api.Diagnosis), error) {
 	program := ""
 	for _, dir := range strings.Split(hostexec.UsualPath, ":") {
@@ -184,7 +184,7 @@ func (d *diagnosing) journals(ctx context.Context, units, optional []string) (fu
 		if text := lastLines(out, journalLines, maxJournal); text != "" {
 			journals[unit] = text
 		} else if err == nil && !slices.Contains(optional, unit) {
-			err = errors.New("the journal has no lines of this unit")
+			err = errors.New("the journal contains no lines from this unit")
 		}
 		if err != nil {
 			wrong.add("%s: %w", unit, err)

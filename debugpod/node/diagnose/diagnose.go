@@ -1,4 +1,4 @@
-// Package diagnose collects the data about a node that shows why GPU pods may not run on it.
+// Package diagnose collects data about a node that shows why GPU pods may not run on it.
 package diagnose
 
 import (
@@ -16,11 +16,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/process"
 )
 
-// maxUnread is the maximum length of a reason in Probe.Unread, in bytes.
+// maxUnread is the maximum length in bytes of a reason in Probe.Unread.
 const maxUnread = 600
 
 const (
-	// diagnosePatience is the timeout for the whole diagnosis. The timeouts of the parts are much shorter.
+	// diagnosePatience is the timeout for the entire diagnosis. The timeouts for the parts are much shorter.
 	diagnosePatience = 50 * time.Second
 	// filePatience is the timeout for a part that only reads files. Most files are in memory, but an unavailable
 	// network file system never responds.
@@ -29,7 +29,8 @@ const (
 	infoPatience = 20 * time.Second
 	// runtimePatience includes the calls of InspectRuntime, which have their own timeouts.
 	runtimePatience = 30 * time.Second
-	// overtime is the additional time for an operation with its own timeout, so that its own error is reported.
+	// overtime is the additional time for an operation with its own timeout, so that the operation's own error is
+	// reported.
 	overtime = 4 * time.Second
 )
 
@@ -44,15 +45,15 @@ type diagnosing struct {
 	run       func(context.Context, hostexec.Command) (string, error)
 	kernelLog func(path string) (kernelBacklog, error)
 
-	// node has the data that the parts about the kubelet need.
+	// node contains the data required by the parts about the kubelet.
 	node knowledge
 }
 
-// knowledge is what is known about the node's processes.
+// knowledge contains what is known about the node's processes.
 type knowledge struct {
 	programs   []process.Process
 	kubelet    process.Kubelet
-	problem    string // why the kubelet was not found
+	problem    string // reason why the kubelet was not found
 	kubeletDir string // --root-dir
 	units      []api.Unit
 }
@@ -65,7 +66,7 @@ type Sources struct {
 	Runtime func(context.Context, hostfs.Host) (api.Runtime, []process.Process)
 }
 
-// Node handles Diagnose. The answer has at most MaxAnswer bytes.
+// Node handles Diagnose. The response is at most MaxAnswer bytes long.
 func Node(ctx context.Context, req api.Diagnose, host hostfs.Host, sources Sources) api.Diagnosis {
 	d := &diagnosing{
 		host: host, root: hostfs.FS(host.Root), clock: readClock(host.Proc),
@@ -77,7 +78,7 @@ func Node(ctx context.Context, req api.Diagnose, host hostfs.Host, sources Sourc
 }
 
 // diagnose reads most parts in parallel. The parts that depend on the kubelet and its runtime come later. NVIDIA's
-// programs run after the driver's state was read, because they can change it.
+// programs run after the driver's state has been read, because they can change it.
 func (d *diagnosing) diagnose(ctx context.Context, req api.Diagnose) api.Diagnosis {
 	ctx, cancel := context.WithTimeoutCause(ctx, diagnosePatience,
 		fmt.Errorf("the inspection took more than %v", diagnosePatience))
@@ -106,7 +107,7 @@ func (d *diagnosing) diagnose(ctx context.Context, req api.Diagnose) api.Diagnos
 	for _, p := range rest {
 		p.wait(ctx, found)
 	}
-	for field, why := range found.Probe.Unread { // paths on the node
+	for field, why := range found.Probe.Unread { // contains paths on the node
 		found.Probe.Unread[field] = strings.ReplaceAll(why, d.host.Root+"/", "/")
 	}
 	return *found
@@ -124,7 +125,7 @@ func (d *diagnosing) driverState() []part {
 // programs returns the parts that run NVIDIA's programs.
 func (d *diagnosing) programs() []part {
 	return []part{
-		// Info runs nvidia-smi if the driver's files do not have all UUIDs.
+		// Info runs nvidia-smi if the driver's files do not contain all UUIDs.
 		{"info", infoPatience, func(ctx context.Context) (func(*api.Diagnosis), error) {
 			info := d.Info(ctx, d.host)
 			return func(found *api.Diagnosis) { found.Info = info }, nil
@@ -177,7 +178,7 @@ func (d *diagnosing) partsOfKubelet(req api.Diagnose, runtime api.Runtime) []par
 			return d.journals(ctx, journalUnits(here.units, here.kubelet.PID, runtime, req.Units), d.gpuUnits())
 		}},
 	}
-	// One part per file system, so that one that hangs does not hide the usage of the others.
+	// There is one part per file system, so that a hanging file system does not hide the usage of the others.
 	for _, dir := range unique([]string{"/", here.kubeletDir, runtimeDir(runtime)}) {
 		parts = append(parts, d.filesystem(dir))
 	}
@@ -196,7 +197,7 @@ func (d *diagnosing) inspectRuntime() part {
 	}}
 }
 
-// fit drops the largest parts of an answer until it has at most most bytes.
+// fit drops the largest parts of a response until it is at most most bytes long.
 func fit(d *api.Diagnosis, most int) {
 	for _, leave := range []struct {
 		field string
@@ -217,7 +218,7 @@ func fit(d *api.Diagnosis, most int) {
 	}
 }
 
-// sizeOfAll returns an upper bound for the size of the answer as JSON. It does not encode the large strings, because
+// sizeOfAll returns an upper bound for the size of the response as JSON. It does not encode the large strings, because
 // the debug pod does not have enough memory for a second copy.
 func sizeOfAll(d *api.Diagnosis) int {
 	rest := *d
@@ -251,7 +252,7 @@ func sizeOf(text string) int {
 	return size
 }
 
-// unread records why a field could not be read, after any earlier reason.
+// unread records the reason why a field could not be read, after any earlier reasons.
 func unread(p *api.Probe, field string, why error) {
 	if p.Unread == nil {
 		p.Unread = map[string]string{}

@@ -197,7 +197,7 @@ func TestDiagnoseBroken(t *testing.T) {
 		"with half an answer": {
 			out: "<nvidia_smi_log><gpu>", said: lost, err: errors.New("exit status 255"), wantSMI: true, want: lost,
 		},
-		"no XML":    {out: "hello\n", want: "wrote no XML: hello"},
+		"no XML":    {out: "hello\n", want: "is not XML: hello"},
 		"too much":  {out: "<nvidia_smi_log>" + strings.Repeat("x", maxSMI), want: "wrote more than"},
 		"not UTF-8": {out: "<nvidia_smi_log>\xff</nvidia_smi_log>", wantSMI: true},
 	} {

@@ -20,9 +20,9 @@ const (
 	maxLibraries = 64
 	maxBuilt     = 128
 	maxKernels   = 64
-	maxWalked    = 4000 // maximum number of directory entries to visit below the modules of one kernel
+	maxWalked    = 4000 // maximum number of directory entries to visit in the modules directory of one kernel
 	maxDevices   = 512
-	maxListed    = 20000 // maximum number of entries of one directory
+	maxListed    = 20000 // maximum number of entries in one directory
 )
 
 var dottedNumber = regexp.MustCompile(`\d+(\.\d+)+`)
@@ -88,7 +88,7 @@ var driverRoots = []struct {
 // driverLibrary matches a library name that ends with the driver version; libcuda.so.1 is a link to such a library.
 var driverLibrary = regexp.MustCompile(`^lib(nvidia-ml|cuda)\.so\.\d+\.\d+(\.\d+)*$`)
 
-// driver reads the installed driver files of the node.
+// driver reads the driver files installed on the node.
 func (d *diagnosing) driver(context.Context) (func(*api.Diagnosis), error) {
 	var wrong problems
 	var files api.DriverFiles
@@ -112,7 +112,7 @@ func (d *diagnosing) driver(context.Context) (func(*api.Diagnosis), error) {
 }
 
 // driverLibraries returns the driver's libraries. The libraries that programs load, to which libnvidia-ml.so.1 and
-// libcuda.so.1 link, come first. A directory with two names is read once.
+// libcuda.so.1 link, come first. A directory with two names is read only once.
 func driverLibraries(node hostfs.FS) (root string, libraries []string) {
 	var used, others []string
 	seen := map[string]bool{}
@@ -152,8 +152,8 @@ func leads(root hostfs.FS, link, file string) bool {
 	return err == nil && failed == nil && from == to
 }
 
-// modulePlaces are the directories below /lib/modules/KERNEL that may contain nvidia.ko: those of DKMS, of
-// distributions, and of kernels that include the driver.
+// modulePlaces are the directories below /lib/modules/KERNEL that may contain nvidia.ko: those used by DKMS, by
+// distributions, and by kernels that include the driver.
 var modulePlaces = []string{
 	"updates", "extra", "extramodules", "weak-updates", "misc", "kernel/drivers/video", "kernel/drivers/extra",
 	"kernel/extra",
@@ -173,8 +173,8 @@ func builtModules(root hostfs.FS, kernel string) []string {
 	return found
 }
 
-// walkModules searches a directory and its subdirectories, down to depth levels and at most left entries. It does not
-// follow links to directories: kernel/build links to the kernel sources.
+// walkModules searches a directory and its subdirectories, down to depth levels and for at most left entries. It does
+// not follow links to directories, because kernel/build links to the kernel sources.
 func walkModules(root hostfs.FS, dir string, depth int, left *int, found []string) []string {
 	entries, err := readEntries(root, dir, max(*left, 1))
 	if err != nil {
@@ -212,7 +212,7 @@ func (d *diagnosing) devices(context.Context) (func(*api.Diagnosis), error) {
 				wrong.add("%w", err)
 			case info.IsDir() || info.Mode()&fs.ModeSymlink != 0:
 			case len(nodes) == maxDevices:
-				wrong.add("there are more than %d", maxDevices)
+				wrong.add("more than %d found", maxDevices)
 			default:
 				major, minor := deviceNumbers(info)
 				nodes = append(nodes,
@@ -237,7 +237,7 @@ func (d *diagnosing) devices(context.Context) (func(*api.Diagnosis), error) {
 	return func(found *api.Diagnosis) { found.Probe.Devices, found.Probe.DevChar = nodes, links }, wrong.err()
 }
 
-// validations returns the files with which the operands of the GPU operator signal their progress.
+// validations returns the files with which the GPU operator's operands signal their progress.
 func (d *diagnosing) validations(context.Context) (func(*api.Diagnosis), error) {
 	entries, err := readEntries(d.root, "/run/nvidia/validations", 64)
 	var names []string

@@ -42,7 +42,7 @@ func (d *diagnosing) system(context.Context) (func(*api.Diagnosis), error) {
 		}
 		if version == 0 {
 			unread(p, "cgroupVersion",
-				errors.New("/sys/fs/cgroup has neither cgroup.controllers nor the directory of a controller"))
+				errors.New("/sys/fs/cgroup contains neither cgroup.controllers nor a controller directory"))
 		}
 	}, wrong.err()
 }
@@ -73,8 +73,8 @@ func parseOSRelease(text string) map[string]string {
 	return values
 }
 
-// cgroupVersion returns 2 only if no controller uses version 1, which is also how container runtimes decide. It returns
-// 0 if the version is unknown.
+// cgroupVersion returns 2 only if no controller uses version 1, which is the same rule that container runtimes apply.
+// It returns 0 if the version is unknown.
 func cgroupVersion(root hostfs.FS) int {
 	if _, err := root.Info("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		return 2
@@ -87,8 +87,8 @@ func cgroupVersion(root hostfs.FS) int {
 	return 0
 }
 
-// secureBootVariable is the firmware variable, with the global vendor GUID of the UEFI specification. It has four bytes
-// of attributes, then 1 or 0.
+// secureBootVariable is the firmware variable, with the global vendor GUID from the UEFI specification. It contains
+// four bytes of attributes, then 1 or 0.
 const secureBootVariable = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
 func (d *diagnosing) secureBoot(context.Context) (func(*api.Diagnosis), error) {
@@ -146,7 +146,7 @@ func (d *diagnosing) filesystem(dir string) part {
 	}}
 }
 
-// readEntries returns the entries of a directory, at most most. A missing directory is empty.
+// readEntries returns at most most entries of a directory. A missing directory is treated as empty.
 func readEntries(root hostfs.FS, dir string, most int) ([]fs.DirEntry, error) {
 	full, err := root.Resolve(hostfs.Relative(dir))
 	if err != nil {
@@ -168,7 +168,7 @@ func readEntries(root hostfs.FS, dir string, most int) ([]fs.DirEntry, error) {
 	return entries, nil
 }
 
-// glob returns the files of a directory whose names match the pattern.
+// glob returns the files in a directory whose names match the pattern.
 func glob(root hostfs.FS, dir, pattern string, most int) []string {
 	entries, err := readEntries(root, dir, most)
 	if err != nil {

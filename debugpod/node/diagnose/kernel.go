@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// maxKernelRecords and maxKernelText limit the kernel log in the answer. The newest records are kept.
+	// maxKernelRecords and maxKernelText limit the kernel log in the response. The newest records are kept.
 	maxKernelRecords = 2000
 	maxKernelText    = 1 << 20
-	// maxChatter limits records of frequent kinds, which could otherwise displace the one relevant XID.
+	// maxChatter limits records of frequent kinds, which could otherwise displace the only relevant XID.
 	maxChatter = 500
 	// kernelPatience is the timeout for reading the log. If records are written faster than they are read, reading
 	// never ends.
@@ -106,7 +106,7 @@ type recent struct {
 }
 
 func (r *recent) add(record api.KernelRecord) {
-	if len(r.all) >= 2*r.most { // trimming is rare because it copies
+	if len(r.all) >= 2*r.most { // trim rarely, because trimming copies the records
 		r.all = append(r.all[:0], r.records()...)
 	}
 	r.all = append(r.all, record)
@@ -137,8 +137,8 @@ func limitRecords(all []api.KernelRecord) []api.KernelRecord {
 	return all[first:]
 }
 
-// gpuWords, in lower case, identify records that concern GPUs: records about the driver and NVLink, PCI, rejected
-// modules, and memory, and the records that this tool writes.
+// gpuWords, in lower case, identify records that concern GPUs: records about the driver, NVLink, PCI, rejected modules,
+// and memory, and the records that this tool writes.
 var gpuWords = []string{
 	"nvrm", "nvidia", "nouveau", "nova_core", "xid", "nvswitch", "nvlink", "gdrdrv", "gpu", "imex", "vfio-pci",
 	"ib_umad",
@@ -148,10 +148,10 @@ var gpuWords = []string{
 	"oom-kill", "out of memory", "mce:", "machine check", "hardware error", "uncorrected error",
 }
 
-// chatterWords identify relevant records of kinds that can occur thousands of times.
+// chatterWords identify kinds of relevant records that can occur thousands of times.
 var chatterWords = []string{"pcieport", "aer:", "dpc:", "pcie bus error", "mlx5", "edac"}
 
-// concernsGPUs reports whether a record concerns GPUs, and whether it is of a kind that can occur thousands of times.
+// concernsGPUs reports whether a record concerns GPUs, and whether its kind can occur thousands of times.
 func concernsGPUs(text string) (concerned, many bool) {
 	lower := strings.ToLower(text)
 	// Firewall log prefixes vary ("[UFW BLOCK]", or a custom prefix in iptables or nftables), but the kernel sets the

@@ -22,7 +22,7 @@ const (
 	defaultKubeletDir = "/var/lib/kubelet"
 )
 
-// gpuPrograms are the names of the programs that GPUs depend on.
+// gpuPrograms are the names of programs on which GPUs depend.
 var gpuPrograms = []string{
 	"nvidia-persistenced", "nv-fabricmanager", "nvidia-imex", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server",
 	"nv-hostengine", "nvlsm",
@@ -58,7 +58,7 @@ func (d *diagnosing) units(all []process.Process, kubelet process.Kubelet, runti
 		case isRuntime && runtime.Instance.Unit != "":
 			name = runtime.Instance.Unit
 		case len(inside) > 0 && !strings.Contains(string(raw), "kubepods"):
-			// In a pod, the unit would be that of the runtime.
+			// In a pod, the unit would be the runtime's unit.
 			name = inside[0]
 		default:
 			continue
@@ -69,7 +69,7 @@ func (d *diagnosing) units(all []process.Process, kubelet process.Kubelet, runti
 	return units
 }
 
-// kubeletFlags are command-line flags that override settings of the configuration file.
+// kubeletFlags are command-line flags that override settings in the configuration file.
 var kubeletFlags = []struct{ key, flag string }{
 	{"cgroupDriver", "cgroup-driver"},
 	{"cpuManagerPolicy", "cpu-manager-policy"},
@@ -139,7 +139,7 @@ func (d *diagnosing) devicePlugins(base string) (func(*api.Diagnosis), error) {
 				continue
 			}
 			if len(sockets) == maxSockets {
-				wrong.add("there are more than %d", maxSockets)
+				wrong.add("more than %d found", maxSockets)
 				break
 			}
 			name := path.Join(dir, e.Name())

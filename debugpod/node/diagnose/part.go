@@ -15,10 +15,10 @@ import (
 type part struct {
 	// field is the name of the part in Probe.Unread.
 	field string
-	// patience is the timeout of the part.
+	// patience is the timeout for the part.
 	patience time.Duration
 	// read reads the part. It can return both put and an error if only some data could be read. Only put may write to
-	// the answer, because read may continue after its timeout, while the answer is being sent. put may be nil.
+	// the response, because read may continue after its timeout, while the response is being sent. put may be nil.
 	read func(ctx context.Context) (put func(*api.Diagnosis), err error)
 }
 
@@ -42,7 +42,7 @@ func (p part) start(ctx context.Context) *pending {
 		defer cancel()
 		var r result
 		defer func() {
-			if crash := recover(); crash != nil { // an unrecovered panic would terminate the helper without an answer
+			if crash := recover(); crash != nil { // an unrecovered panic would terminate the helper without a response
 				r = result{err: fmt.Errorf("the helper crashed: %v\n%s", crash, debug.Stack())}
 			}
 			running.result <- r
@@ -52,7 +52,7 @@ func (p part) start(ctx context.Context) *pending {
 	return running
 }
 
-// wait adds the result to the answer, or the reason why there is none.
+// wait adds the result to the response, or the reason why there is none.
 func (p *pending) wait(ctx context.Context, into *api.Diagnosis) {
 	timer := time.NewTimer(time.Until(p.until))
 	defer timer.Stop()
@@ -60,7 +60,7 @@ func (p *pending) wait(ctx context.Context, into *api.Diagnosis) {
 	select {
 	case r = <-p.result:
 	case <-timer.C:
-		r = p.late(fmt.Errorf("it did not answer within %v: a file system may hang", p.patience))
+		r = p.late(fmt.Errorf("no result within %v: a file system may be hanging", p.patience))
 	case <-ctx.Done():
 		r = p.late(context.Cause(ctx))
 	}

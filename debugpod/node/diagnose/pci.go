@@ -19,9 +19,9 @@ import (
 const (
 	pciDevices    = "/sys/bus/pci/devices"
 	maxPCI        = 16384 // maximum number of devices to read
-	maxGPUs       = 256   // maximum number of GPUs in the answer
+	maxGPUs       = 256   // maximum number of GPUs in the response
 	vendorNVIDIA  = "0x10de"
-	configSpace   = 4096 // bytes for a PCI Express device; the first 256 are those of PCI
+	configSpace   = 4096 // bytes for a PCI Express device; the first 256 are the PCI configuration space
 	configHeader  = 256
 	maxCapability = 256 // maximum number of capabilities to follow; a corrupted list can be circular
 )
@@ -48,7 +48,7 @@ func (d *diagnosing) pci(context.Context) (func(*api.Diagnosis), error) {
 			continue
 		}
 		if len(devices) == maxGPUs {
-			wrong.add("there are more than %d", maxGPUs)
+			wrong.add("more than %d found", maxGPUs)
 			break
 		}
 		device := api.PCIDevice{Address: e.Name(), Class: class, Device: attribute(full, "device")}
@@ -60,7 +60,7 @@ func (d *diagnosing) pci(context.Context) (func(*api.Diagnosis), error) {
 			device.Driver = filepath.Base(driver)
 		}
 		if device.ConfigReadable, err = configReadable(full); err != nil {
-			wrong.add("the configuration space of %s: %w", e.Name(), err)
+			wrong.add("read the configuration space of %s: %w", e.Name(), err)
 		}
 		device.ACSRedirect = redirectAbove(full)
 		devices = append(devices, device)
@@ -68,8 +68,7 @@ func (d *diagnosing) pci(context.Context) (func(*api.Diagnosis), error) {
 	return func(found *api.Diagnosis) { found.Probe.PCI = devices }, wrong.err()
 }
 
-// isGPUClass reports whether a PCI class is a VGA controller, a 3D controller, or a bridge, which is the class of
-// NVSwitches.
+// isGPUClass reports whether a PCI class is a VGA controller, a 3D controller, or a bridge (the class of NVSwitches).
 func isGPUClass(class string) bool {
 	return strings.HasPrefix(class, "0x0300") || strings.HasPrefix(class, "0x0302") ||
 		strings.HasPrefix(class, "0x0680")
@@ -97,7 +96,7 @@ func known(speed string) string {
 	return speed
 }
 
-// lanes returns the width of a link, or 0 if it is unknown. Sysfs reports 255 for a device that does not respond.
+// lanes returns the width of a link, or 0 if it is unknown. sysfs reports 255 for a device that does not respond.
 func lanes(text string) int {
 	n, err := strconv.ParseUint(text, 10, 8)
 	if err != nil || n > 32 {
@@ -107,14 +106,14 @@ func lanes(text string) int {
 }
 
 // configReadable reports whether the configuration space is readable. If a device does not respond, all bits read as
-// ones. After an error the result is unknown and reported as true.
+// ones. After an error, the result is unknown and reported as true.
 func configReadable(dir string) (bool, error) {
 	raw, err := readConfig(dir, 4)
 	if err != nil {
 		return true, err
 	}
 	if len(raw) < 4 {
-		return true, errors.New("it is empty")
+		return true, errors.New("the configuration space is empty")
 	}
 	return binary.LittleEndian.Uint32(raw) != 0xffffffff, nil
 }
@@ -134,13 +133,13 @@ func readConfig(dir string, most int64) ([]byte, error) {
 func redirectAbove(dir string) *bool {
 	var off, unknown bool
 	for up := filepath.Dir(dir); ; up = filepath.Dir(up) {
-		if _, err := pci.Parse(filepath.Base(up)); err != nil { // pci0000:00 is the root
+		if _, err := pci.Parse(filepath.Base(up)); err != nil { // pci0000:00 is the root bus
 			break
 		}
 		raw, err := readConfig(up, configSpace)
-		redirect, told := acsRedirect(raw)
+		redirect, known := acsRedirect(raw)
 		switch {
-		case err != nil || !told:
+		case err != nil || !known:
 			unknown = true
 		case redirect:
 			return &redirect
@@ -155,11 +154,11 @@ func redirectAbove(dir string) *bool {
 	return &no
 }
 
-// acsRedirect reports whether request redirect is enabled in the Access Control Services capability of the extended
+// acsRedirect reports whether request redirect is enabled in the Access Control Services capability in the extended
 // configuration space (PCI Express Base Specification, 7.7.11: capability 0x000d, control register at offset 6, bit 2
-// is P2P Request Redirect Enable). told is false if the space could not be read: without privileges, the kernel returns
-// only 64 bytes.
-func acsRedirect(config []byte) (redirect, told bool) {
+// is P2P Request Redirect Enable). known is false if the space could not be read: without privileges, the kernel
+// returns only 64 bytes.
+func acsRedirect(config []byte) (redirect, known bool) {
 	if len(config) <= configHeader {
 		return false, false
 	}

@@ -148,7 +148,7 @@ func TestPCI(t *testing.T) {
 	device("/0000:00:03.0", "0000:19:00.0", "0x030000", nil, nil)
 	n.File(pciDevices+"/0000:20:00.0/vendor", "0x8086\n")
 	put, err := diagnosisOf(n, noProgram).pci(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "0000:19:00.0: it is empty") {
+	if err == nil || !strings.Contains(err.Error(), "0000:19:00.0: the configuration space is empty") {
 		t.Errorf("of a configuration space that cannot be read: %v", err)
 	}
 	var found api.Diagnosis

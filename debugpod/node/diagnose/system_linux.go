@@ -16,7 +16,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/kmsg"
 )
 
-// backlog reads /dev/kmsg from its first record.
+// backlog reads /dev/kmsg, starting at its first record.
 type backlog int
 
 func openBacklog(path string) (kernelBacklog, error) {
@@ -73,16 +73,16 @@ func statFilesystem(full string) (api.Filesystem, error) {
 	}, nil
 }
 
-// listens reports whether a process listens on a socket, or nil if that is unknown. /proc/net/unix lists only the
-// sockets of one network namespace, and plugins can have their own. Therefore listens connects, and disconnects without
-// sending data.
+// listens reports whether a process listens on a socket. It returns nil if this is unknown. /proc/net/unix lists only
+// the sockets in one network namespace, but plugins can have their own. Therefore, listens connects, and disconnects
+// without sending data.
 func listens(full string) *bool {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil
 	}
 	defer func() { _ = unix.Close(fd) }()
-	dir, err := os.Open(filepath.Dir(full)) // an address has at most 107 bytes
+	dir, err := os.Open(filepath.Dir(full)) // an address is at most 107 bytes long
 	if err != nil {
 		return nil
 	}
@@ -90,7 +90,7 @@ func listens(full string) *bool {
 	err = unix.Connect(fd, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(full))})
 	yes := true
 	switch {
-	case err == nil, errors.Is(err, unix.EAGAIN): // EAGAIN: the queue of the socket is full
+	case err == nil, errors.Is(err, unix.EAGAIN): // EAGAIN: the socket's queue is full
 		return &yes
 	case errors.Is(err, unix.ECONNREFUSED):
 		yes = false

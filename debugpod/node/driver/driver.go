@@ -9,11 +9,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
-// driverPlaces are the locations of the driver's programs: the root directory, and in it the directories of programs
-// and libraries.
+// driverPlaces are the locations of the driver's programs: a root directory, and the directories of programs and
+// libraries in it.
 var driverPlaces = []struct{ root, folder, libraries string }{
 	{"/", "/usr/bin", ""},
-	{"/run/nvidia/driver", "/usr/bin", ""}, // the driver container of the GPU operator
+	{"/run/nvidia/driver", "/usr/bin", ""}, // the GPU operator's driver container
 	{"/", "/home/kubernetes/bin/nvidia/bin", "/home/kubernetes/bin/nvidia/lib64"}, // GKE
 	{"/", "/usr/local/nvidia/bin", "/usr/local/nvidia/lib64"},
 	{"/", "/opt/nvidia/bin", "/opt/nvidia/lib64"},
@@ -21,12 +21,12 @@ var driverPlaces = []struct{ root, folder, libraries string }{
 	{"/", "/opt/bin", ""},
 }
 
-// Program returns the command for a program of the driver. ok reports whether the program exists.
+// Program returns the command for one of the driver's programs. ok reports whether the program exists.
 func Program(node hostfs.FS, name string) (c hostexec.Command, ok bool) {
 	for _, place := range driverPlaces {
 		root, err := node.Resolve(hostfs.Relative(place.root))
 		program := path.Join(place.folder, name)
-		// Resolve links as the program itself will.
+		// Resolve links in the same way as the program itself.
 		if err == nil && hostfs.Executable(hostfs.FS(root), program) == "" {
 			return hostexec.Command{Root: hostfs.FS(root), Program: program, Libraries: place.libraries}, true
 		}

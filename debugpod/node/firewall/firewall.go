@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
-// ruleOf returns the rule of a run in nft syntax.
+// ruleOf returns a run's rule in nft syntax.
 func ruleOf(f api.Firewall, run string) string {
 	switch f.Drop {
 	case api.DropAnswers:
@@ -26,13 +26,13 @@ func ruleOf(f api.Firewall, run string) string {
 	return "tcp dport @" + api.FirewallSet(run) + " counter drop"
 }
 
-// The chains of tables, named after their hooks.
+// The chains in tables, named after their hooks.
 const (
 	forwardChain = "forward"
 	outputChain  = "output"
 )
 
-// chainOf returns the chain with the rule of a Firewall.
+// chainOf returns the chain that contains the rule of a Firewall.
 func chainOf(f api.Firewall) string {
 	if f.Drop == api.DropOutgoing {
 		return outputChain
@@ -40,7 +40,7 @@ func chainOf(f api.Firewall) string {
 	return forwardChain
 }
 
-// isFirewallChain reports whether a chain of that name may have the rule of a run.
+// isFirewallChain reports whether a chain with that name may contain a run's rule.
 func isFirewallChain(name string) bool { return name == forwardChain || name == outputChain }
 
 // packetFilter is the nftables interface of the node's kernel.
@@ -48,53 +48,53 @@ type packetFilter interface {
 	// block atomically creates a table with its rule, both marked with the run. The error is errTableExists if the
 	// table exists.
 	block(run string, f api.Firewall) error
-	// look returns the content of the table, with the run's set, or nil if the table does not exist.
+	// look returns the content of the table, including the run's set, or nil if the table does not exist.
 	look(table, run string) (*firewallTable, error)
-	// remove removes a table, or only the rules, ports and addresses of a run. The error is errMeanwhile if some of
-	// them no longer exist.
+	// remove removes a table, or only a run's rules, ports and addresses. The error is errMeanwhile if some of them no
+	// longer exist.
 	remove(name string, t *firewallTable, run string, all bool) error
-	// marked returns the tables with rules of runs, by name.
+	// marked returns the tables that contain rules of runs, by name.
 	marked() (map[string]mark, error)
 	// tableOf returns the name of the table with the run's rule or set, or "" if there is none.
 	tableOf(run string) (string, error)
-	// slow adds queueing disciplines to the links of pods, for packets with the priority of the run, and reads them
-	// back. The error is a slowError if nothing was changed.
+	// slow adds queueing disciplines to the links of pods, for packets with the run's priority, and reads them back.
+	// The error is a slowError if nothing was changed.
 	slow(run string, links []podLink, s api.Slow) error
-	// passed returns the number of packets that were slow on the links.
+	// passed returns the number of packets that were slowed down on the links.
 	passed(run string, links []podLink) (uint64, error)
-	// unslow removes the queueing disciplines of a run, and returns their number.
+	// unslow removes a run's queueing disciplines, and returns their number.
 	unslow(run string) (int, error)
-	// fresh replaces the connection to the kernel by a new one, with its full timeout.
+	// fresh replaces the connection to the kernel with a new one, which has its full timeout.
 	fresh() error
 	close() error
 }
 
 var (
-	errTableExists = errors.New("a table of this name already exists")
-	errMeanwhile   = errors.New("it is being changed by another program")
-	errNoFilter    = errors.New("the node's kernel has no nftables for IPv4 and IPv6 (CONFIG_NF_TABLES_INET)")
+	errTableExists = errors.New("a table with this name already exists")
+	errMeanwhile   = errors.New("the table is being changed by another program")
+	errNoFilter    = errors.New("the node's kernel does not support nftables for IPv4 and IPv6 (CONFIG_NF_TABLES_INET)")
 )
 
 // firewallTable is the content of a table.
 type firewallTable struct {
 	rules []firewallRule
-	// ports are the blocked ports with their remaining time; pods are the addresses of partitioned pods.
+	// ports contains the blocked ports with their remaining time. pods contains the addresses of partitioned pods.
 	ports map[int]time.Duration
 	pods  map[netip.Addr]time.Duration
 	// others lists everything that is not part of the run's firewall, in nft syntax.
 	others []string
 }
 
-// firewallRule is a rule of a table.
+// firewallRule is a rule in a table.
 type firewallRule struct {
 	chain   string
-	run     string // the run that created the rule; empty for other rules
-	port    int    // the port in the mark
-	packets uint64 // the packet counter
+	run     string // run that created the rule; empty for other rules
+	port    int    // port in the mark
+	packets uint64 // packet counter
 	handle  uint64
 }
 
-// mark identifies, in the kernel, the run that a rule belongs to and its port.
+// mark identifies, in the kernel, the run to which a rule belongs and the rule's port.
 type mark struct {
 	run  string
 	port int
@@ -151,7 +151,7 @@ func blocked(run string, f api.Firewall, filter packetFilter) *api.Error {
 	return nil
 }
 
-// buildFirewall handles Firewall with a port, and reads the rule back to verify it.
+// buildFirewall handles a Firewall with a port, and reads the rule back to verify it.
 func buildFirewall(run string, f api.Firewall, filter packetFilter) (*api.BuiltFirewall, *api.Error) {
 	if failure := blocked(run, f, filter); failure != nil {
 		return nil, failure
@@ -196,7 +196,7 @@ func removeFirewall(run string, req api.RemoveFirewall, filter packetFilter) (*a
 		table, err := filter.look(name, run)
 		if err != nil {
 			return nil, api.Errorf(api.CodeFilter,
-				"read the table inet %s: %v; to remove it manually, run on the node: nft delete table inet %[1]s", name, err)
+				"read the table inet %s: %v; to remove the table manually, run this command on the node: nft delete table inet %[1]s", name, err)
 		}
 		result := examineFirewall(run, name, table)
 		if !result.Removed {
@@ -209,7 +209,7 @@ func removeFirewall(run string, req api.RemoveFirewall, filter packetFilter) (*a
 			continue
 		case err != nil:
 			return nil, api.Errorf(api.CodeFilter,
-				"remove the table inet %s: %v; to remove it manually, run on the node: nft delete table inet %[1]s", name, err)
+				"remove the table inet %s: %v; to remove the table manually, run this command on the node: nft delete table inet %[1]s", name, err)
 		case all:
 			result.Left = nil
 		}
@@ -217,9 +217,9 @@ func removeFirewall(run string, req api.RemoveFirewall, filter packetFilter) (*a
 	}
 }
 
-// examineFirewall reports the content of a run's table before any of it is removed.
+// examineFirewall describes the content of a run's table before anything in it is removed.
 func examineFirewall(run, name string, table *firewallTable) *api.RemovedFirewall {
-	if table == nil { // removed in the meantime
+	if table == nil { // the table was removed in the meantime
 		return &api.RemovedFirewall{}
 	}
 	blocked := table.blockedBy(run)
@@ -245,8 +245,8 @@ func examineFirewall(run, name string, table *firewallTable) *api.RemovedFirewal
 	return result
 }
 
-// blockedBy returns the ports in the run's set that the marks of its rules name. If there are no marks, it returns all
-// ports: marks are lost when a ruleset is saved and reloaded with `nft -f`.
+// blockedBy returns the ports in the run's set that the marks on its rules specify. If there are no marks, it returns
+// all ports, because marks are lost when a ruleset is saved and reloaded with `nft -f`.
 func (t *firewallTable) blockedBy(run string) []int {
 	var marked, all []int
 	found := false

@@ -35,7 +35,7 @@ func Left(host hostfs.Host, clean bool, keep []string) []deadman.Leftover {
 			case failure != nil:
 				left.Problem = failure.Message
 			case len(removed.Left) > 0:
-				left.Problem = "other programs have added " + strings.Join(removed.Left, ", ") + " to it"
+				left.Problem = "other programs have added " + strings.Join(removed.Left, ", ") + " to the table"
 			default:
 				left.Removed = true
 			}
@@ -51,8 +51,8 @@ func unreadable(err error) []deadman.Leftover {
 	}}
 }
 
-// leftQdiscs returns the queueing disciplines of runs whose tables no longer exist. They do not have the names of their
-// runs.
+// leftQdiscs returns the queueing disciplines of runs whose tables no longer exist. The queueing disciplines do not
+// contain the run names.
 func (n *netfilter) leftQdiscs(tables map[string]mark, clean bool, keep []string) (found []deadman.Leftover) {
 	conn, err := n.traffic()
 	if err != nil {
@@ -63,7 +63,7 @@ func (n *netfilter) leftQdiscs(tables map[string]mark, clean bool, keep []string
 	if err != nil {
 		return unreadable(err)
 	}
-	handles := map[uint16]bool{} // of qdiscs without a table
+	handles := map[uint16]bool{} // handles of qdiscs without a table
 	for _, q := range qdiscs {
 		handles[uint16(q.handle>>16)] = true
 	}

@@ -14,10 +14,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// kindVeth is the kind of links with two ends, one of them in another network namespace.
+// kindVeth is the kind of links with two ends, one of which is in another network namespace.
 const kindVeth = "veth"
 
-// linkRecord is a link in the answer of the kernel.
+// linkRecord is a link in the kernel's response.
 type linkRecord struct {
 	index, peer int32
 	kind        string
@@ -34,7 +34,7 @@ func (n podNetworks) links(pods []api.PartitionedPod) (all []podLink, _ error) {
 	return all, nil
 }
 
-// linksOf returns the links of a pod that have its addresses.
+// linksOf returns the links of a pod that have the pod's addresses.
 func (n podNetworks) linksOf(pod api.PartitionedPod) (all []podLink, _ error) {
 	process, err := n.process(pod)
 	if err != nil {
@@ -42,12 +42,12 @@ func (n podNetworks) linksOf(pod api.PartitionedPod) (all []podLink, _ error) {
 	}
 	space, err := os.Open(filepath.Join(process.dir, "ns/net"))
 	if err != nil {
-		return nil, fmt.Errorf("enter the network of the pod: %w", err)
+		return nil, fmt.Errorf("enter the pod's network namespace: %w", err)
 	}
 	defer func() { _ = space.Close() }()
 	conn, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{NetNS: int(space.Fd())})
 	if err != nil {
-		return nil, fmt.Errorf("enter the network of the pod: %w", err)
+		return nil, fmt.Errorf("enter the pod's network namespace: %w", err)
 	}
 	defer func() { _ = conn.Close() }()
 	having, err := linksWith(conn, pod.Addresses)
@@ -55,7 +55,7 @@ func (n podNetworks) linksOf(pod api.PartitionedPod) (all []podLink, _ error) {
 		return nil, err
 	}
 	if len(having) == 0 {
-		return nil, fmt.Errorf("its network does not have the address %s", pod.Addresses[0])
+		return nil, fmt.Errorf("the pod's network does not have the address %s", pod.Addresses[0])
 	}
 	links, err := listLinks(conn)
 	if err != nil {
@@ -65,7 +65,7 @@ func (n podNetworks) linksOf(pod api.PartitionedPod) (all []podLink, _ error) {
 		switch {
 		case !slices.Contains(having, link.index):
 		case link.kind != kindVeth:
-			return nil, fmt.Errorf("its link to the node is of the kind %q: only those of the kind veth can be slowed down",
+			return nil, fmt.Errorf("the pod's link to the node is of kind %q: only links of kind veth can be slowed down",
 				link.kind)
 		default:
 			all = append(all, podLink{pod: pod.Name, node: link.peer, inPod: link.index})
@@ -74,7 +74,7 @@ func (n podNetworks) linksOf(pod api.PartitionedPod) (all []podLink, _ error) {
 	return all, nil
 }
 
-// verifyLinks returns an error unless the node has the other ends of the links.
+// verifyLinks returns an error unless the other ends of the links are on the node.
 func verifyLinks(conn *netlink.Conn, links []podLink) error {
 	known, err := listLinks(conn)
 	if err != nil {
@@ -82,7 +82,7 @@ func verifyLinks(conn *netlink.Conn, links []podLink) error {
 	}
 	for _, link := range links {
 		if !slices.Contains(known, linkRecord{link.node, link.inPod, kindVeth}) {
-			return slowError{fmt.Sprintf("the node does not have the other end of the link of pod %s", link.pod)}
+			return slowError{fmt.Sprintf("the other end of the link of pod %s is not on the node", link.pod)}
 		}
 	}
 	return nil

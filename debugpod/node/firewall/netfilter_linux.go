@@ -22,7 +22,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
-// netfilter is the packetFilter of the node's network namespace. It uses netlink, because nodes may not have nft.
+// netfilter is the packetFilter for the node's network namespace. It uses netlink, because nft may not be installed on
+// nodes.
 type netfilter struct {
 	conn  *nftables.Conn
 	space *os.File
@@ -37,7 +38,7 @@ func openNetfilterOf(host hostfs.Host) (*netfilter, error) {
 func openNetfilter(namespace string) (*netfilter, error) {
 	space, err := os.Open(namespace)
 	if err != nil {
-		return nil, fmt.Errorf("enter the node's network: %w", err)
+		return nil, fmt.Errorf("open the node's network namespace: %w", err)
 	}
 	conn, err := connect(space)
 	if err != nil {
@@ -57,7 +58,7 @@ func openNetfilter(namespace string) (*netfilter, error) {
 	return n, nil
 }
 
-// connect opens a connection to nftables of a network namespace. All its requests share one timeout.
+// connect opens a connection to nftables in a network namespace. All its requests share one timeout.
 func connect(space *os.File) (*nftables.Conn, error) {
 	limit := nftables.WithSockOptions(
 		func(conn *netlink.Conn) error { return conn.SetDeadline(time.Now().Add(filterTimeout)) },
@@ -81,7 +82,7 @@ func (n *netfilter) fresh() error {
 
 func (n *netfilter) close() error { return errors.Join(n.conn.CloseLasting(), n.space.Close()) }
 
-// filterError identifies errors of kernels that lack a required feature.
+// filterError identifies errors from kernels that lack a required feature.
 func filterError(err error) error {
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EPROTONOSUPPORT) {
 		return fmt.Errorf("%w: %w", errNoFilter, err)
@@ -103,7 +104,7 @@ func (n *netfilter) block(run string, f api.Firewall) error {
 	case errors.Is(err, unix.EEXIST):
 		return errTableExists
 	case errors.Is(err, unix.ENOENT) && f.Partition != nil && f.Partition.Loss > 0:
-		return fmt.Errorf("%w, or no random numbers in it (CONFIG_NFT_NUMGEN): %w", errNoFilter, err)
+		return fmt.Errorf("%w, or not with random numbers (CONFIG_NFT_NUMGEN): %w", errNoFilter, err)
 	case errors.Is(err, unix.ENOENT): // the kernel lacks this chain type; the batch creates all other objects
 		return fmt.Errorf("%w: %w", errNoFilter, err)
 	}
@@ -120,7 +121,7 @@ func (n *netfilter) addPort(table *nftables.Table, run string, f api.Firewall) e
 		Name: chainOf(f), Table: table, Type: nftables.ChainTypeFilter, Hooknum: hook,
 		Priority: nftables.ChainPriorityFilter,
 	})
-	// The ID is specific to the batch. If it is not set, the library uses a counter that all connections of the process
+	// The ID is specific to the batch. If it is not set, the library uses a counter that all connections in the process
 	// share without a lock.
 	set := &nftables.Set{
 		ID: 1, Table: table, Name: api.FirewallSet(run), KeyType: nftables.TypeInetService, HasTimeout: true,
@@ -137,8 +138,8 @@ func (n *netfilter) addPort(table *nftables.Table, run string, f api.Firewall) e
 	return nil
 }
 
-// markType is the type of the user data that marks a rule with a run. nft shows only known types, such as comments
-// (type 0).
+// markType is the type of the user data that marks a rule as belonging to a run. nft shows only known types, such as
+// comments (type 0).
 const markType = userdata.Type(0x67)
 
 // expressions returns the rule of a Firewall as kernel expressions.
@@ -334,7 +335,7 @@ func (n *netfilter) tableOf(run string) (string, error) {
 }
 
 // markOf returns the mark in a rule's user data, which other programs may have written. The data is a list of entries,
-// each with a type, a length, and the value.
+// each with a type, a length, and a value.
 func markOf(data []byte) mark {
 	for len(data) >= 2 && len(data) >= 2+int(data[1]) {
 		value := data[2 : 2+int(data[1])]
@@ -346,7 +347,7 @@ func markOf(data []byte) mark {
 	return mark{}
 }
 
-// counted returns the packet counter of a rule.
+// counted returns a rule's packet counter.
 func counted(rule *nftables.Rule) uint64 {
 	for _, e := range rule.Exprs {
 		if counter, is := e.(*expr.Counter); is {

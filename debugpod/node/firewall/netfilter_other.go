@@ -15,7 +15,7 @@ func openFilter(hostfs.Host) (packetFilter, error) {
 	return nil, errors.New("nftables is supported only on Linux")
 }
 
-// podNetworks is the prober of a node.
+// podNetworks is the prober for a node.
 type podNetworks struct{}
 
 func newPodNetworks(string, func([]string) map[string]int) podNetworks { return podNetworks{} }

@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// partitionRule is a rule of a partition. Each match has a rule for each family of addresses that it can concern.
+// partitionRule is a rule of a partition. Each match has one rule for each address family to which it can apply.
 type partitionRule struct {
 	api.Match
 	v6   bool
@@ -70,7 +70,7 @@ func (r partitionRule) text() string {
 	return strings.Join(words, " ")
 }
 
-// addressesOf returns the addresses of the pods of a partition.
+// addressesOf returns the addresses of a partition's pods.
 func addressesOf(p api.Partition) (all []netip.Addr) {
 	for _, pod := range p.Pods {
 		all = append(all, pod.Addresses...)
@@ -79,24 +79,23 @@ func addressesOf(p api.Partition) (all []netip.Addr) {
 	return slices.Compact(all)
 }
 
-// prober sends packets from pods, as their own programs would.
+// prober sends packets from pods, as the pods' own programs would.
 type prober interface {
-	// locate finds a process of each pod, and returns the names of the pods that have none.
+	// locate finds a process for each pod, and returns the names of the pods that have none.
 	locate(pods []api.PartitionedPod) (missing []string)
-	// check returns an error if no packet can be sent from the pod, such as after its end.
+	// check returns an error if no packet can be sent from the pod, for example after the pod has terminated.
 	check(pod api.PartitionedPod) error
-	// resolvers returns the DNS servers of the pod.
+	// resolvers returns the pod's DNS servers.
 	resolvers(pod api.PartitionedPod) []netip.Addr
-	// send sends one packet from the network namespace and an address of the pod.
+	// send sends one packet from the pod's network namespace and one of its addresses.
 	send(pod api.PartitionedPod, p packet) error
-	// answer sends the first packet of a TCP connection, and returns how long the answer took. A rejection is an
-	// answer.
+	// answer sends the first packet of a TCP connection, and returns the response time. A rejection is also a response.
 	answer(pod api.PartitionedPod, p packet, limit time.Duration) (time.Duration, error)
 	// links returns the links of the pods with their addresses.
 	links(pods []api.PartitionedPod) ([]podLink, error)
 }
 
-// packet is what a prober sends: a datagram, or the first packet of a TCP connection.
+// packet is a packet to send: a datagram, or the first packet of a TCP connection.
 type packet struct {
 	to  netip.AddrPort
 	tcp bool
@@ -112,7 +111,7 @@ func (p packet) String() string {
 // discardPort is the destination of probes if the rule has no port (RFC 863). Servers rarely listen there.
 const discardPort = 9
 
-// covers reports whether the rule drops the packet of a pod.
+// covers reports whether the rule drops the packet from a pod.
 func (r partitionRule) covers(p packet) bool {
 	address := p.to.Addr()
 	return !r.Received && r.SourcePort == 0 && r.v6 == address.Is6() &&
@@ -121,7 +120,7 @@ func (r partitionRule) covers(p packet) bool {
 		(r.DestinationPort == 0 || r.DestinationPort == int(p.to.Port()))
 }
 
-// packetsFor returns the packets that the rule should drop, to each address that may be tried.
+// packetsFor returns the packets that the rule should drop, one for each address to try.
 func (r partitionRule) packetsFor(resolvers []netip.Addr) (all []packet) {
 	port := uint16(r.DestinationPort)
 	if port == 0 {
@@ -139,18 +138,18 @@ func (r partitionRule) packetsFor(resolvers []netip.Addr) (all []packet) {
 	return all
 }
 
-// The time after which a packet counts as not dropped by the rule. The last packet may be late on a busy node.
+// The times after which a packet counts as not dropped by the rule. On a busy node, the last packet may be late.
 const (
 	eachProbe = 200 * time.Millisecond
 	lastProbe = 2 * time.Second
 )
 
-// buildPartition handles Firewall with a partition. It removes the rules again if they cannot be verified. Unless the
-// error has CodeFilter, no rule remains.
+// buildPartition handles a Firewall with a partition. It removes the rules if they cannot be verified. Unless the error
+// has CodeFilter, no rule remains.
 func buildPartition(run string, f api.Firewall, filter packetFilter, from prober) (*api.BuiltFirewall, *api.Error) {
-	// The address of a pod that has ended since the client read it may belong to another pod.
+	// The address of a pod that has terminated since the client read it may now belong to another pod.
 	if missing := from.locate(f.Partition.Pods); len(missing) > 0 {
-		return nil, api.Errorf(api.CodeNotRunning, "nothing was changed: no process of %s runs on the node: "+
+		return nil, api.Errorf(api.CodeNotRunning, "nothing was changed: no process of %s is running on the node: "+
 			"the pod was replaced, has terminated or is restarting; try again", abridged(missing, ", "))
 	}
 	var links []podLink
@@ -174,21 +173,21 @@ func buildPartition(run string, f api.Firewall, filter packetFilter, from prober
 	if failure == nil {
 		return &built.BuiltFirewall, nil
 	}
-	// The connection may have failed, or its time may be up.
+	// The connection may have failed, or its timeout may have expired.
 	if err := filter.fresh(); err != nil {
 		return nil, api.Errorf(api.CodeFilter, "%s; remove the table inet %s: %v", failure.Message, f.Table, err)
 	}
 	if _, err := removeAll(run, api.RemoveFirewall{}, filter); err != nil {
 		return nil, api.Errorf(api.CodeFilter, "%s; %s", failure.Message, err.Message)
 	}
-	return nil, api.Errorf(failure.Code, "%s; the rules are removed", failure.Message)
+	return nil, api.Errorf(failure.Code, "%s; the rules were removed", failure.Message)
 }
 
-// builtPartition is a partition that is in the kernel.
+// builtPartition is a partition that exists in the kernel.
 type builtPartition struct {
 	api.BuiltFirewall
 	rules []partitionRule
-	links []podLink // that are slow
+	links []podLink // links that are slowed down
 }
 
 // readPartition reads the rules back from the kernel.
@@ -205,7 +204,7 @@ func readPartition(run string, f api.Firewall, filter packetFilter) (*builtParti
 	var texts, addresses []string
 	for i, rule := range built.rules {
 		if table.rules[i].run != run {
-			return nil, api.Errorf(api.CodeNotProven, "the table inet %s has a rule of another client", f.Table)
+			return nil, api.Errorf(api.CodeNotProven, "the table inet %s contains a rule from another client", f.Table)
 		}
 		texts = append(texts, rule.text())
 	}
@@ -227,7 +226,7 @@ func readPartition(run string, f api.Firewall, filter packetFilter) (*builtParti
 	return built, nil
 }
 
-// mostShown is the number of items of a list in a proof.
+// mostShown is the maximum number of list items in the evidence.
 const mostShown = 4
 
 func abridged(items []string, separator string) string {
@@ -237,14 +236,14 @@ func abridged(items []string, separator string) string {
 	return fmt.Sprintf("%s%sand %d more", strings.Join(items[:mostShown], separator), separator, len(items)-mostShown)
 }
 
-// The reasons why no packet verifies a rule.
+// The reasons why a rule is not verified by a packet.
 var (
-	errNoAddress  = errors.New("no address to which the pod could send a packet")
+	errNoAddress  = errors.New("there is no address to which the pod could send a packet")
 	errOwnAddress = errors.New("the only selected pod on the node that could send a packet is the peer itself")
 )
 
-// probe verifies that the rules drop packets or slow them down, as far as pods of the partition can send them. The
-// counters of the rules, or of the queueing disciplines, show it.
+// probe verifies that the rules drop packets or slow them down, for packets that the partition's pods can send. It
+// reads the counters of the rules or the queueing disciplines.
 func (b *builtPartition) probe(run string, f api.Firewall, filter packetFilter, from prober) *api.Error {
 	var unprobed *api.Error
 	for _, rule := range b.rules {
@@ -282,7 +281,8 @@ func (b *builtPartition) probe(run string, f api.Firewall, filter packetFilter, 
 	return nil
 }
 
-// dropped returns the counters of all rules that cover the packet. If peers overlap, the first of these rules drops it.
+// dropped returns the sum of the counters of all rules that cover the packet. If peers overlap, the first of these
+// rules drops it.
 func (b *builtPartition) dropped(p packet, run, name string, filter packetFilter) (all uint64, _ error) {
 	table, err := filter.look(name, run)
 	if err != nil {
@@ -299,8 +299,8 @@ func (b *builtPartition) dropped(p packet, run, name string, filter packetFilter
 	return all, nil
 }
 
-// probe sends packets that the rule should drop, from one of the pods, until the counter has risen. It returns what was
-// sent.
+// probe sends packets that the rule should drop, from one of the pods, until the counter increases. It returns a
+// description of what was sent.
 func (r partitionRule) probe(
 	pods []api.PartitionedPod, from prober, counter func(packet) (uint64, error),
 ) (sent string, _ error) {
@@ -334,11 +334,11 @@ func (r partitionRule) probe(
 		}
 	}
 	return "", fmt.Errorf("pod %s sent %s, but no packet reached the rule: the node's network does not pass "+
-		"the packets of its pods through netfilter (eBPF), or the address belongs to the node itself or has no route",
+		"packets from its pods through netfilter (eBPF), or the address belongs to the node itself or is not routable",
 		pod.Name, strings.Join(tried, ", "))
 }
 
-// attempts returns the number of packets of which the rule drops at least one, but for one case in a million.
+// attempts returns the number of packets to send so that the rule drops at least one, except in one of a million cases.
 func (r partitionRule) attempts() int {
 	if r.loss == 0 {
 		return 1
@@ -354,8 +354,8 @@ func (r partitionRule) describe(p packet) string {
 	return p.String()
 }
 
-// sender returns the first pod that can send packets for the rule, and the packets, which may depend on its DNS
-// servers. A pod sends packets to its own address over loopback, so no rule sees them.
+// sender returns the first pod that can send packets for the rule, and the packets, which may depend on the pod's DNS
+// servers. A pod sends packets to its own address over loopback, so rules do not apply to them.
 func (r partitionRule) sender(
 	pods []api.PartitionedPod, from prober, packetsFor func(resolvers []netip.Addr) []packet,
 ) (_ api.PartitionedPod, _ []packet, failed error) {

@@ -14,12 +14,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// setsOf returns the names of the sets that the table of a run may have.
+// setsOf returns the names of the sets that a run's table may contain.
 func setsOf(run string) []string {
 	return []string{api.FirewallSet(run), api.PartitionSet(run, false), api.PartitionSet(run, true)}
 }
 
-// podSet returns the set with the IPv4 or IPv6 addresses of pods.
+// podSet returns the set with the pods' IPv4 or IPv6 addresses.
 func podSet(table *nftables.Table, run string, v6 bool) *nftables.Set {
 	set := &nftables.Set{
 		ID: 1, Table: table, Name: api.PartitionSet(run, v6), KeyType: nftables.TypeIPAddr, HasTimeout: true,
@@ -41,7 +41,7 @@ func elementsOf(addresses []netip.Addr, v6 bool, ttl time.Duration) (elements []
 }
 
 // addPartition adds the sets and rules of a partition. The chain precedes those of other programs, so that its counters
-// also count packets that they would drop.
+// also count packets that these programs would drop.
 func (n *netfilter) addPartition(table *nftables.Table, run string, f api.Firewall) error {
 	chain := n.conn.AddChain(&nftables.Chain{
 		Name: forwardChain, Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward,
@@ -68,7 +68,7 @@ func (n *netfilter) addPartition(table *nftables.Table, run string, f api.Firewa
 	return nil
 }
 
-// ipHeader has the position of addresses in the headers of a family.
+// ipHeader contains the positions of the addresses in the headers of a family.
 type ipHeader struct {
 	family                      byte
 	source, destination, length uint32

@@ -302,7 +302,7 @@ func TestPartitionThatDropsNothing(t *testing.T) {
 			change: func(*podNode) {}, want: "a UDP packet to 10.2.0.2:9, but no packet reached the rule",
 		},
 		"the pod is in the host network": {
-			forwarding: true, want: "no network of its own",
+			forwarding: true, want: "does not have its own network",
 			change: func(n *podNode) { n.pids[n.pod.UID] = 1 },
 		},
 		"another address": {
@@ -316,7 +316,7 @@ func TestPartitionThatDropsNothing(t *testing.T) {
 			tc.change(&n)
 			_, failure := buildPartition(testRun, n.partition(to), n.filter, n.from)
 			if failure == nil || failure.Code != api.CodeBypassed || !strings.Contains(failure.Message, tc.want) ||
-				!strings.HasSuffix(failure.Message, "the rules are removed") {
+				!strings.HasSuffix(failure.Message, "the rules were removed") {
 				t.Errorf("%v", failure)
 			}
 			if table, err := n.filter.find(api.PartitionTable(testRun)); table != nil || err != nil {

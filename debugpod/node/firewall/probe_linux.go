@@ -18,17 +18,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
-// podNetworks is the prober of a node.
+// podNetworks is the prober for a node.
 type podNetworks struct {
 	proc        string
 	processesOf func(podUIDs []string) map[string]int
-	known       map[string]podProcess // by UID of the pod
+	known       map[string]podProcess // processes by pod UID
 }
 
-// podProcess is a process of a pod.
+// podProcess is a process in a pod.
 type podProcess struct {
 	dir     string // in /proc
-	network string // the ID of its network namespace
+	network string // ID of the network namespace
 }
 
 func newPodNetworks(proc string, processesOf func(podUIDs []string) map[string]int) podNetworks {
@@ -53,14 +53,15 @@ func (n podNetworks) locate(pods []api.PartitionedPod) (missing []string) {
 	return missing
 }
 
-// process returns a process of the pod. It searches again if the process has ended, even if another one has its PID.
+// process returns a process in the pod. It searches again if the process has exited, even if another process has its
+// PID.
 func (n podNetworks) process(pod api.PartitionedPod) (podProcess, error) {
 	p, ok := n.known[pod.UID]
 	if network, err := os.Readlink(filepath.Join(p.dir, "ns/net")); ok && err == nil && network == p.network {
 		return p, nil
 	}
 	if len(n.locate([]api.PartitionedPod{pod})) > 0 {
-		return podProcess{}, errors.New("no process of the pod runs on the node")
+		return podProcess{}, errors.New("no process of the pod is running on the node")
 	}
 	return n.known[pod.UID], nil
 }
@@ -71,7 +72,7 @@ func (n podNetworks) check(pod api.PartitionedPod) error {
 		return err
 	}
 	if node, err := os.Readlink(filepath.Join(n.proc, "1/ns/net")); err != nil || node == p.network {
-		return errors.New("the pod has no network of its own")
+		return errors.New("the pod does not have its own network")
 	}
 	return nil
 }
@@ -85,7 +86,7 @@ func (n podNetworks) resolvers(pod api.PartitionedPod) []netip.Addr {
 	return parseResolvers(text)
 }
 
-// maxResolvConf is the part of resolv.conf that is read, in bytes.
+// maxResolvConf is the maximum number of bytes to read from resolv.conf.
 const maxResolvConf = 64 << 10
 
 func (n podNetworks) send(pod api.PartitionedPod, p packet) error {
@@ -119,7 +120,7 @@ func (n podNetworks) answer(pod api.PartitionedPod, p packet, limit time.Duratio
 			}
 			break
 		}
-		// A peer without a server on this port answers, too.
+		// A peer without a server on this port also responds.
 		state, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_ERROR)
 		if failure := unix.Errno(state); err == nil && state != 0 && failure != unix.ECONNREFUSED {
 			err = failure
@@ -128,7 +129,7 @@ func (n podNetworks) answer(pod api.PartitionedPod, p packet, limit time.Duratio
 	})
 }
 
-// within calls f in the network of a pod.
+// within calls f in a pod's network namespace.
 func (n podNetworks) within(pod api.PartitionedPod, f func() error) error {
 	process, err := n.process(pod)
 	if err != nil {
@@ -136,15 +137,15 @@ func (n podNetworks) within(pod api.PartitionedPod, f func() error) error {
 	}
 	space, err := os.Open(filepath.Join(process.dir, "ns/net"))
 	if err != nil {
-		return fmt.Errorf("enter the network of the pod: %w", err)
+		return fmt.Errorf("enter the pod's network namespace: %w", err)
 	}
 	defer func() { _ = space.Close() }()
 	done := make(chan error, 1)
 	go func() {
-		// The thread is never unlocked, so it ends with the goroutine and its namespace with it.
+		// The thread is never unlocked, so it terminates with the goroutine, and its namespace with it.
 		runtime.LockOSThread()
 		if err := unix.Setns(int(space.Fd()), unix.CLONE_NEWNET); err != nil {
-			done <- fmt.Errorf("enter the network of the pod: %w", err)
+			done <- fmt.Errorf("enter the pod's network namespace: %w", err)
 			return
 		}
 		done <- f()
@@ -152,8 +153,8 @@ func (n podNetworks) within(pod api.PartitionedPod, f func() error) error {
 	return <-done
 }
 
-// open sends the packet from this thread's network namespace, which must have the first of the addresses of the
-// packet's family. It returns the socket.
+// open sends the packet from this thread's network namespace, which must have the first address of the packet's family.
+// It returns the socket.
 func (p packet) open(from []netip.Addr) (_ int, failure error) {
 	own := slices.IndexFunc(from, func(a netip.Addr) bool { return a.Is6() == p.to.Addr().Is6() })
 	if own < 0 {
@@ -175,13 +176,13 @@ func (p packet) open(from []netip.Addr) (_ int, failure error) {
 			_ = unix.Close(socket)
 		}
 	}()
-	// In the namespace of another pod, the kernel rejects the address, and nothing is sent.
+	// If this is another pod's namespace, the kernel rejects the address, and nothing is sent.
 	if err := unix.Bind(socket, sockaddr(netip.AddrPortFrom(from[own], 0))); err != nil {
-		return 0, fmt.Errorf("the network of the pod does not have the address %s: %w", from[own], err)
+		return 0, fmt.Errorf("the pod's network does not have the address %s: %w", from[own], err)
 	}
 	err = unix.Connect(socket, sockaddr(p.to))
 	switch {
-	case errors.Is(err, unix.EINPROGRESS): // the first packet of the TCP connection is on its way
+	case errors.Is(err, unix.EINPROGRESS): // the first packet of the TCP connection has been sent
 		return socket, nil
 	case err == nil && !p.tcp:
 		_, err = unix.Write(socket, nil)

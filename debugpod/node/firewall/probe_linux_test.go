@@ -50,7 +50,7 @@ func TestPartitionProbes(t *testing.T) {
 		fails            string
 	}{
 		"DNS servers of one family":       {matches: dns, servers: []netip.Addr{peerIP}, probes: 2, unprobed: 2},
-		"no DNS server":                   {matches: dns, fails: "pod ml/a: no address to which"},
+		"no DNS server":                   {matches: dns, fails: "pod ml/a: there is no address to which"},
 		"no DNS server, and another peer": {matches: append(dns[:2:2], peer), probes: 1, unprobed: 4},
 		"a peer in a network":             {matches: []api.Match{network, peer}, probes: 2},
 		"a peer twice":                    {matches: []api.Match{peer, peer}, probes: 2},
@@ -109,7 +109,7 @@ func TestPartitionIsRemovedAfterATimeout(t *testing.T) {
 	}
 	_, failure := buildPartition(testRun, f, n.filter, pretender{n.from, nil, expire})
 	if failure == nil || !strings.Contains(failure.Message, "read the counters of the rules") ||
-		!strings.HasSuffix(failure.Message, "the rules are removed") {
+		!strings.HasSuffix(failure.Message, "the rules were removed") {
 		t.Errorf("%v", failure)
 	}
 	if table, err := n.filter.find(f.Table); table != nil || err != nil {
@@ -130,7 +130,7 @@ func TestPartitionOfAPodThatEnded(t *testing.T) {
 	delete(n.pids, n.peer.UID)
 	_, failure := buildPartition(testRun, f, nil, n.from) // without a filter, any change panics
 	if failure == nil || failure.Code != api.CodeNotRunning ||
-		!strings.Contains(failure.Message, "no process of pod ml/b runs") {
+		!strings.Contains(failure.Message, "no process of pod ml/b is running") {
 		t.Errorf("%v", failure)
 	}
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// The packets that a pod receives wait in a queueing discipline (qdisc) of the node's end of the pod's link: HTB with
-// one class for the packets to which the rules give its priority, with the rate, and netem below it, with the latency.
-// All other packets pass HTB directly. Therefore the kernel ends the fault when the addresses of the pods expire in
-// nftables: what remains is a qdisc that no packet waits in.
+// Packets that a pod receives wait in queueing disciplines (qdiscs) on the node's end of the pod's link: in HTB, in a
+// class that applies the rate to the packets with the priority set by the rules, and below that in netem, which applies
+// the latency. All other packets pass HTB directly. Therefore, the kernel ends the fault when the pods' addresses
+// expire in nftables: no packet then waits in the remaining qdisc.
 
 // Kinds of qdiscs.
 const (
@@ -26,29 +26,29 @@ const (
 	kindNetem = "netem"
 )
 
-// atRoot is the parent of the root qdisc (TC_H_ROOT).
+// atRoot is the parent of a root qdisc (TC_H_ROOT).
 const atRoot = 0xffffffff
 
-// ownDefault is the default class of our HTB qdiscs, which does not exist. It distinguishes them from those of other
-// programs.
+// ownDefault is the default class of this tool's HTB qdiscs. The class does not exist; it distinguishes these qdiscs
+// from those of other programs.
 const ownDefault = 0x67666c74
 
-// classOf returns the class for the packets of a run, which is also their priority.
+// classOf returns the class for a run's packets, which is also their priority.
 func classOf(run string) uint32 { return uint32(api.QdiscHandle(run))<<16 | qdiscClass }
 
-// trafficRecord is a tcmsg of linux/rtnetlink.h with its attributes.
+// trafficRecord is a tcmsg (linux/rtnetlink.h) with its attributes.
 type trafficRecord struct {
 	link           int32
 	handle, parent uint32
 	kind           string
 	options        []byte
-	packets        uint32 // that have left it; only when read
+	packets        uint32 // packets that have left it; only set when read
 }
 
-// unlimited is the rate of a class for a latency alone, in bits per second. HTB requires a rate.
+// unlimited is the rate in bits per second of a class that only adds a latency, because HTB requires a rate.
 const unlimited = 1_000_000_000_000
 
-// netemPackets is the number of packets that may wait in netem. If more arrive, they are lost.
+// netemPackets is the maximum number of packets that wait in netem. If more arrive, they are lost.
 const netemPackets = 20_000
 
 func (n *netfilter) traffic() (*netlink.Conn, error) {
@@ -59,7 +59,7 @@ func (n *netfilter) traffic() (*netlink.Conn, error) {
 	return conn, conn.SetDeadline(time.Now().Add(filterTimeout))
 }
 
-// slow adds the qdiscs of a run to links. If the error is a slowError, nothing was changed.
+// slow adds a run's qdiscs to links. If the error is a slowError, nothing was changed.
 func (n *netfilter) slow(run string, links []podLink, s api.Slow) (failure error) {
 	conn, err := n.traffic()
 	if err != nil {
@@ -77,7 +77,7 @@ func (n *netfilter) slow(run string, links []podLink, s api.Slow) (failure error
 		if i := slices.IndexFunc(qdiscs, func(q trafficRecord) bool {
 			return q.link == link.node && q.parent == atRoot && q.handle != 0
 		}); i >= 0 {
-			return slowError{fmt.Sprintf("the link of pod %s already has a queueing discipline (%s), of another run, "+
+			return slowError{fmt.Sprintf("the link of pod %s already has a queueing discipline (%s) from another run, "+
 				"the CNI plugin or an administrator", link.pod, qdiscs[i].kind)}
 		}
 	}
@@ -121,7 +121,7 @@ func add(conn *netlink.Conn, message netlink.HeaderType, r trafficRecord) error 
 	_, err := conn.Execute(netlink.Message{Header: netlink.Header{Type: message, Flags: flags}, Data: r.encode()})
 	switch {
 	case errors.Is(err, unix.ENOENT):
-		return slowError{fmt.Sprintf("the node's kernel has no %s (CONFIG_NET_SCH_%s), and no module of it can be "+
+		return slowError{fmt.Sprintf("the node's kernel does not contain %s (CONFIG_NET_SCH_%s), and its module cannot be "+
 			"loaded", r.kind, strings.ToUpper(r.kind))}
 	case err != nil:
 		return fmt.Errorf("add %s to a pod's link: %w", r.kind, err)
@@ -178,7 +178,7 @@ func (n *netfilter) unslow(run string) (int, error) {
 	return n.removeQdiscs(func(handle uint16) bool { return handle == api.QdiscHandle(run) })
 }
 
-// removeQdiscs removes our qdiscs whose handles are accepted, and returns their number.
+// removeQdiscs removes this tool's qdiscs whose handles are accepted, and returns their number.
 func (n *netfilter) removeQdiscs(accept func(handle uint16) bool) (removed int, _ error) {
 	conn, err := n.traffic()
 	if err != nil {
@@ -199,7 +199,7 @@ func (n *netfilter) removeQdiscs(accept func(handle uint16) bool) (removed int, 
 			Data:   trafficRecord{link: q.link, handle: q.handle, parent: atRoot}.encode(),
 		})
 		switch {
-		case errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT): // the pod has ended
+		case errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT): // the pod has terminated
 		case err != nil:
 			failed = errors.Join(failed,
 				fmt.Errorf("remove the queueing discipline %x: of link %d: %w", q.handle>>16, q.link, err))
@@ -225,7 +225,7 @@ func records(conn *netlink.Conn, message netlink.HeaderType, link int32) (all []
 		Data:   trafficRecord{link: link}.encode(),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read the queueing disciplines of the node: %w", err)
+		return nil, fmt.Errorf("read the queueing disciplines on the node: %w", err)
 	}
 	for _, answer := range answers {
 		if record, ok := decodeRecord(answer.Data); ok {
@@ -235,7 +235,7 @@ func records(conn *netlink.Conn, message netlink.HeaderType, link int32) (all []
 	return all, nil
 }
 
-// statsBasic is TCA_STATS_BASIC of linux/gen_stats.h.
+// statsBasic is TCA_STATS_BASIC (linux/gen_stats.h).
 const statsBasic = 1
 
 // tcmsgLength is the length of a tcmsg in bytes.
@@ -275,7 +275,7 @@ func decodeRecord(raw []byte) (r trafficRecord, ok bool) {
 		case unix.TCA_STATS2:
 			d.Nested(func(stats *netlink.AttributeDecoder) error {
 				for stats.Next() {
-					// A gnet_stats_basic: bytes and packets
+					// This is a gnet_stats_basic: bytes and packets.
 					if stats.Type() == statsBasic && len(stats.Bytes()) >= 12 {
 						r.packets = nlenc.Uint32(stats.Bytes()[8:12])
 					}
@@ -287,7 +287,7 @@ func decodeRecord(raw []byte) (r trafficRecord, ok bool) {
 	return r, d.Err() == nil
 }
 
-// The attributes of HTB in linux/pkt_sched.h.
+// The attributes for HTB in linux/pkt_sched.h.
 const (
 	htbParms  = 1
 	htbInit   = 2
@@ -314,16 +314,16 @@ func defaultOf(options []byte) uint32 {
 	return 0
 }
 
-// tick is the unit of time of the kernel's packet schedulers.
+// tick is the unit of time in the kernel's packet schedulers.
 const tick = 64 * time.Nanosecond
 
-// classOptions returns a tc_htb_opt and the 64-bit rates of a class, for bits per second.
+// classOptions returns a tc_htb_opt and the 64-bit rates of a class. rate is in bits per second.
 func classOptions(rate uint64) []byte {
 	if rate == 0 {
 		rate = unlimited
 	}
 	bytes := rate / 8
-	// A burst must last longer than the interval of the kernel's timer.
+	// A burst must last longer than the kernel's timer interval.
 	burst := max(bytes/50, 16<<10)
 	wait := uint32(time.Duration(float64(burst)/float64(bytes)*float64(time.Second)) / tick)
 	const ethernet, quantum = 1, 60_000
@@ -346,7 +346,7 @@ func attribute(kind uint16, value []byte) []byte {
 	return raw
 }
 
-// native returns integers in the byte order of the processor.
+// native encodes integers in the byte order of the processor.
 func native(values ...uint32) (raw []byte) {
 	for _, value := range values {
 		raw = binary.NativeEndian.AppendUint32(raw, value)

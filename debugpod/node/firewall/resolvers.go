@@ -7,11 +7,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// mostResolvers is the number of DNS servers that resolvers use (resolv.conf(5)).
+// mostResolvers is the maximum number of DNS servers that resolvers use (resolv.conf(5)).
 const mostResolvers = 3
 
-// parseResolvers returns the DNS servers of a resolv.conf, which belongs to a container and may contain anything. It
-// omits addresses of the pod itself, whose packets are not forwarded.
+// parseResolvers returns the DNS servers in a resolv.conf, which belongs to a container and may contain anything. It
+// omits the pod's own addresses, because packets to them are not forwarded.
 func parseResolvers(text string) (all []netip.Addr) {
 	for line := range strings.Lines(text) {
 		words := strings.Fields(line)

@@ -12,13 +12,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// podLink is the link between a pod and its node, by the indexes of both ends in their network namespaces.
+// podLink is the link between a pod and its node, identified by the indexes of both ends in their network namespaces.
 type podLink struct {
 	pod         string // NAMESPACE/NAME
 	node, inPod int32
 }
 
-// qdiscClass is the minor number of the class for packets of the run.
+// qdiscClass is the minor number of the class for the run's packets.
 const qdiscClass = 1
 
 // slowError describes why a link cannot be slowed down. Nothing was changed.
@@ -26,8 +26,8 @@ type slowError struct{ why string }
 
 func (e slowError) Error() string { return e.why }
 
-// errNoAnswer reports that a peer did not answer in time.
-var errNoAnswer = errors.New("no answer")
+// errNoAnswer reports that a peer did not respond in time.
+var errNoAnswer = errors.New("no response")
 
 // slowed slows down the links of pods. Unless the error has CodeFilter, nothing was changed.
 func slowed(run string, p api.Partition, filter packetFilter, from prober) (links []podLink, _ *api.Error) {
@@ -46,10 +46,12 @@ func slowed(run string, p api.Partition, filter packetFilter, from prober) (link
 	return links, nil
 }
 
-// slack is how much earlier than the latency an answer may arrive: the kernel's timer and the clock are not exact.
+// slack is the time by which a response may arrive earlier than the latency, because the kernel's timer and the clock
+// are not exact.
 const slack = time.Millisecond
 
-// probeSlow connects from a pod to a peer until an answer has passed the class, and takes as long as the latency.
+// probeSlow connects from a pod to a peer until a response has passed the class and took at least as long as the
+// latency.
 func (r partitionRule) probeSlow(
 	pods []api.PartitionedPod, from prober, counter func() (uint64, error),
 ) (proof string, _ error) {
@@ -76,23 +78,24 @@ func (r partitionRule) probeSlow(
 		case err != nil:
 			return "", err
 		case after <= before:
-			tried = append(tried, fmt.Sprintf("%s (the answer was not slow)", p.to))
+			tried = append(tried, fmt.Sprintf("%s (the response was not delayed)", p.to))
 		case took < r.slow.Latency-r.slow.Jitter-slack:
-			tried = append(tried, fmt.Sprintf("%s (answered in %s)", p.to, took.Round(time.Microsecond)))
+			tried = append(tried, fmt.Sprintf("%s (responded in %s)", p.to, took.Round(time.Microsecond)))
 		default:
 			took = took.Round(time.Millisecond / 10)
-			return fmt.Sprintf("an answer of %s to pod %s was slow: %s", p.to, pod.Name, took), nil
+			return fmt.Sprintf("a response from %s to pod %s was delayed: %s", p.to, pod.Name, took), nil
 		}
 	}
-	return "", fmt.Errorf("pod %s connected to %s, but no answer was slow: the peer does not answer, or the node's "+
-		"network does not pass the packets of its pods through netfilter and their links (eBPF)", pod.Name,
+	return "", fmt.Errorf("pod %s connected to %s, but no response was delayed: the peer does not respond, or the node's "+
+		"network does not pass packets to its pods through netfilter and their links (eBPF)", pod.Name,
 		strings.Join(tried, ", "))
 }
 
-// errNoTCP reports that a connection cannot verify the rule: it has another protocol, or selects the pods' own ports.
-var errNoTCP = errors.New("only TCP connections of the pods to their peers can be tried")
+// errNoTCP reports that a connection cannot verify the rule, because the rule is for another protocol or selects the
+// pods' own ports.
+var errNoTCP = errors.New("only TCP connections from the pods to their peers can be verified")
 
-// connections returns the first packets of connections to the peer, and to the DNS servers of a pod.
+// connections returns the first packets of connections to the peer and to a pod's DNS servers.
 func (r partitionRule) connections(resolvers []netip.Addr) (all []packet) {
 	const dnsPort = 53
 	add := func(address netip.Addr, port int) {

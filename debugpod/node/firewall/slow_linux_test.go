@@ -129,7 +129,7 @@ func TestRateInTheKernel(t *testing.T) {
 				}
 				if !strings.Contains(built.Rule, "counter meta priority set ") ||
 					!strings.HasSuffix(built.Rule, ": rate 400k bit/s") || len(built.Probes) != 1 ||
-					!strings.HasPrefix(built.Probes[0], "an answer of 10.2.0.2:9 to pod ml/a was slow: ") {
+					!strings.HasPrefix(built.Probes[0], "a response from 10.2.0.2:9 to pod ml/a was delayed: ") {
 					t.Errorf("%+v", built)
 				}
 			} else if _, failure := buildPartition(testRun, f, n.filter, unprobed{n.from}); failure != nil {
@@ -171,7 +171,7 @@ func TestLatencyInTheKernel(t *testing.T) {
 	f := n.slowed(api.Slow{Latency: latency, Jitter: 50 * time.Millisecond}, fromPeer(prefixOf(peerIP)))
 	built, failure := buildPartition(testRun, f, n.filter, n.from)
 	if failure != nil && os.Getenv("GPU_FAULT_TEST_NETEM") == "" {
-		const want = "nothing was changed: the node's kernel has no netem"
+		const want = "nothing was changed: the node's kernel does not contain netem"
 		if failure.Code != api.CodeNoFilter || !strings.Contains(failure.Message, want) {
 			t.Errorf("%+v", failure)
 		}
@@ -221,16 +221,16 @@ func TestSlowIsRejected(t *testing.T) {
 			},
 		},
 		"another address": {
-			match: to, code: api.CodeNoFilter, want: "its network does not have the address 10.2.0.3",
+			match: to, code: api.CodeNoFilter, want: "the pod's network does not have the address 10.2.0.3",
 			change: func(_ *testing.T, n *podNode) { n.pod.Addresses = []netip.Addr{otherIP} },
 		},
 		"no answer": {
 			match: api.Match{Received: true, Peer: prefixOf(otherIP), Probes: []netip.Addr{otherIP}},
-			code:  api.CodeBypassed, change: func(*testing.T, *podNode) {}, want: "but no answer was slow",
+			code:  api.CodeBypassed, change: func(*testing.T, *podNode) {}, want: "but no response was delayed",
 		},
 		"no address": {
 			match: api.Match{Received: true, Peer: prefixOf(otherIP)}, code: api.CodeBypassed,
-			change: func(*testing.T, *podNode) {}, want: "no address to which the pod could send a packet",
+			change: func(*testing.T, *podNode) {}, want: "there is no address to which the pod could send a packet",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -7,12 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// withheld returns the capabilities that programs of the node must not have. With them, nvidia-smi as root would load
+// withheld returns the capabilities that programs on the node must not have. With them, nvidia-smi as root would load
 // the driver and create its device nodes (nvidia-modprobe(1)), which would change the node and hide the problem to
 // diagnose.
 func withheld() []uint { return []uint{unix.CAP_SYS_MODULE, unix.CAP_MKNOD} }
 
-// RunWithheld runs cmd.Run without the withheld capabilities.
+// RunWithheld calls cmd.Run without the withheld capabilities.
 func RunWithheld(cmd *exec.Cmd) error {
 	return OnOwnThread(func() error {
 		if err := withhold(); err != nil {
@@ -33,7 +33,7 @@ func withhold() error {
 		bit := uint32(1) << (c % 32)
 		sets[c/32].Inheritable &^= bit // the bounding set does not limit inherited capabilities
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0)
-		if err != nil && sets[c/32].Permitted&bit != 0 { // a process without the capability cannot pass it on
+		if err != nil && sets[c/32].Permitted&bit != 0 { // otherwise, children cannot inherit it
 			return fmt.Errorf("drop capability %d, which allows changes to the node: %w", c, err)
 		}
 	}

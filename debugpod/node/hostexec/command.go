@@ -1,4 +1,4 @@
-// Package hostexec runs programs of the node with limits and without permission to change the node.
+// Package hostexec runs programs on the node with limits and without permission to change the node.
 package hostexec
 
 import (
@@ -8,7 +8,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
-// Command is a program of the node with limits for running it.
+// Command is a program on the node, with limits for running it.
 type Command struct {
 	Root      hostfs.FS // root directory of the program
 	Program   string    // path in Root
@@ -35,7 +35,7 @@ func (e *ExitError) Error() string {
 
 func (e *ExitError) Unwrap() error { return e.Err }
 
-// kept is a writer that keeps the first or last bytes.
+// kept is a writer that keeps the first or the last bytes.
 type kept struct {
 	most int
 	last bool
@@ -51,7 +51,7 @@ func (k *kept) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	k.text = append(k.text, p...)
-	if len(k.text) > 2*k.most { // trimming is rare because it copies
+	if len(k.text) > 2*k.most { // trim rarely, because trimming copies the data
 		k.trim()
 	}
 	return len(p), nil

@@ -12,7 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// Run runs a program of the node without the capabilities to load modules or create devices. At the timeout, it kills
+// Run runs a program on the node without the capabilities to load modules or create devices. At the timeout, it kills
 // the program's process group. It returns even if the program cannot be killed because a broken GPU or an unavailable
 // file system blocks it in the kernel.
 func Run(ctx context.Context, c Command) (string, error) {
@@ -47,7 +47,7 @@ func (c Command) execute(ctx context.Context) (string, error) {
 	cmd := exec.CommandContext(ctx, c.Program, c.Args...)
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if c.Root != "/" { // / needs no chroot, and so no privilege
+	if c.Root != "/" { // "/" requires no chroot, and therefore no privileges
 		cmd.SysProcAttr.Chroot = string(c.Root)
 	}
 	cmd.Env = []string{"PATH=" + UsualPath, "LC_ALL=C", "SYSTEMD_PAGER=", "SYSTEMD_COLORS=0"}
@@ -56,7 +56,7 @@ func (c Command) execute(ctx context.Context) (string, error) {
 	}
 	stdout, stderr := &kept{most: c.Most, last: c.Last}, &kept{most: api.MaxLineText, last: true}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	// Kill the whole group: the child of a wrapper would continue and keep the pipe open.
+	// Kill the entire group: the child of a wrapper script would continue and keep the pipe open.
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
 	err := RunWithheld(cmd)

@@ -14,11 +14,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
-// runTimeout is the timeout for programs of the node that only print information.
+// runTimeout is the timeout for programs on the node that only print information.
 const runTimeout = 10 * time.Second
 
-// Output runs a program of the node with its root directory and returns its output. A program name without a directory
-// is searched in UsualPath.
+// Output runs a program on the node with its root directory and returns its output. A program name without a directory
+// is searched for in UsualPath.
 func Output(ctx context.Context, root hostfs.FS, program string, args ...string) (string, error) {
 	if !path.IsAbs(program) {
 		found := ""

@@ -42,7 +42,7 @@ func (r FS) Resolve(name string) (string, error) {
 		}
 		next := path.Join(done, part)
 		target, err := os.Readlink(r.Below(next))
-		if err != nil { // not a link; opening the file reports whether it exists
+		if err != nil { // not a link, or missing; opening the file reports whether it exists
 			done = next
 			continue
 		}

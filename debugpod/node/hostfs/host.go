@@ -1,4 +1,4 @@
-// Package hostfs reads the files of the node, whose root directory is not the helper's.
+// Package hostfs reads files on the node, whose root directory differs from the helper's.
 package hostfs
 
 // Host describes how the helper accesses the node.

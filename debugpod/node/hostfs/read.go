@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// Text returns the content of a file, at most most bytes. It opens only regular files.
+// Text returns at most most bytes of a file's content. It opens only regular files.
 func (r FS) Text(name string, most int64) (string, error) {
 	file, err := r.Guarded().Open(Relative(name))
 	if err != nil {
@@ -30,7 +30,7 @@ func (r FS) Text(name string, most int64) (string, error) {
 	return strings.ToValidUTF8(string(raw), "\uFFFD"), nil
 }
 
-// Word returns the content of a small file without surrounding white space, or "".
+// Word returns the content of a small file without surrounding white space, or "" if it cannot be read.
 func (r FS) Word(name string) string {
 	text, err := r.Text(name, api.MaxLineText)
 	if err != nil {
@@ -39,7 +39,7 @@ func (r FS) Word(name string) string {
 	return strings.TrimSpace(text)
 }
 
-// Trimmed returns the content of a small file without surrounding white space, or "".
+// Trimmed returns the content of a small file without surrounding white space, or "" if it cannot be read.
 func Trimmed(fsys fs.FS, name string) string {
 	raw, err := fs.ReadFile(fsys, name)
 	if err != nil {
@@ -66,7 +66,7 @@ func Executable(root FS, name string) string {
 	return ""
 }
 
-// RelativeTo returns full, a path below root, relative to root.
+// RelativeTo returns the path full, which is below root, relative to root.
 func RelativeTo(root, full string) string {
 	inside, err := filepath.Rel(root, full)
 	if err != nil || strings.HasPrefix(inside, "..") {

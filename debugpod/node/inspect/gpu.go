@@ -17,8 +17,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/pci"
 )
 
-// readGPUs returns the GPUs that the driver manages, in the order of their PCI addresses, which is also how NVML and
-// nvidia-smi number them.
+// readGPUs returns the GPUs that the driver manages, in the order of their PCI addresses. NVML and nvidia-smi number
+// them in the same order.
 func readGPUs(root fs.FS, warn func(string, ...any)) []api.GPU {
 	const dir = "proc/driver/nvidia/gpus"
 	entries, err := fs.ReadDir(root, dir)
@@ -64,8 +64,8 @@ func readGPUs(root fs.FS, warn func(string, ...any)) []api.GPU {
 	return gpus
 }
 
-// deviceID returns the vendor and device ID of a PCI device, such as 10de:2330. It returns "" if sysfs does not have
-// them, as after a GPU has fallen off the bus.
+// deviceID returns the vendor and device ID of a PCI device, such as 10de:2330. It returns "" if sysfs does not contain
+// them, for example after a GPU has fallen off the bus.
 func deviceID(root fs.FS, address string) string {
 	var ids [2]string
 	for i, name := range []string{"vendor", "device"} {
@@ -82,8 +82,8 @@ func deviceID(root fs.FS, address string) string {
 	return ids[0] + ":" + ids[1]
 }
 
-// parseGPU parses /proc/driver/nvidia/gpus/*/information, which has lines of the form "Name: value". The UUID of a GPU
-// that was not used since boot is question marks.
+// parseGPU parses /proc/driver/nvidia/gpus/*/information, which consists of lines of the form "Name: value". If a GPU
+// has not been used since boot, its UUID consists of question marks.
 func parseGPU(text string) (gpu api.GPU, excluded bool) {
 	gpu.Minor = -1
 	for line := range strings.Lines(text) {
@@ -117,13 +117,13 @@ const smiTimeout = 8 * time.Second
 func nvidiaSMI(ctx context.Context, root string) (string, error) {
 	c, ok := driver.Program(hostfs.FS(root), "nvidia-smi")
 	if !ok {
-		return "", errors.New("not found in its usual directories")
+		return "", errors.New("not found in the usual directories")
 	}
 	c.Args, c.Limit, c.Most = []string{"--query-gpu=pci.bus_id,uuid", "--format=csv,noheader"}, smiTimeout, 1<<20
 	return hostexec.Run(ctx, c)
 }
 
-// completeUUIDs uses nvidia-smi to add the UUIDs that are missing in the driver's files.
+// completeUUIDs uses nvidia-smi to add the UUIDs that are missing from the driver's files.
 func completeUUIDs(gpus []api.GPU, smi func() (string, error), warn func(string, ...any)) {
 	if !slices.ContainsFunc(gpus, func(g api.GPU) bool { return g.UUID == "" }) {
 		return

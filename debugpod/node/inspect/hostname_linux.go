@@ -8,7 +8,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostexec"
 )
 
-// hostname returns the host name of a UTS namespace. namespace is its file in /proc.
+// hostname returns the host name in a UTS namespace. namespace is the namespace's file in /proc.
 func hostname(namespace string) (string, error) {
 	var name string
 	err := hostexec.OnOwnThread(func() (err error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/process"
 )
 
-// journald is a Journald that is being filled in.
+// journald is a Journald while it is being filled in.
 type journald api.Journald
 
 // readJournald reads the configuration of journald, with the precedence rules of systemd.unit(5) and journald.conf(5).
@@ -21,8 +21,8 @@ func readJournald(root, proc fs.FS) api.Journald {
 		Running: slices.ContainsFunc(process.PIDs(proc), func(pid string) bool {
 			return hostfs.Trimmed(proc, pid+"/comm") == "systemd-journal" // the kernel truncates names to 15 bytes
 		}),
-		// Defaults of journald. Since systemd 257, distributions may set the default of Storage to persistent. journald
-		// then creates /var/log/journal, which is checked below.
+		// These are journald's defaults. Since systemd 257, distributions may set the default of Storage to persistent.
+		// journald then creates /var/log/journal, which is checked below.
 		ReadKMsg: "yes", ForwardKMsg: "no", Storage: "auto",
 	}
 	for _, text := range journaldFiles(root) {
@@ -38,7 +38,7 @@ func readJournald(root, proc fs.FS) api.Journald {
 func journaldFiles(root fs.FS) []string {
 	directories := []string{"etc/systemd", "run/systemd", "usr/local/lib/systemd", "usr/lib/systemd"}
 	var texts []string
-	for _, dir := range directories { // the main file is the first that exists
+	for _, dir := range directories { // the main file is the first one that exists
 		raw, err := fs.ReadFile(root, dir+"/journald.conf")
 		if err == nil {
 			texts = append(texts, string(raw))
@@ -46,7 +46,7 @@ func journaldFiles(root fs.FS) []string {
 		}
 	}
 	// Drop-ins are sorted by name, regardless of directory. If several have the same name, the one in the first
-	// directory is used. An empty file, or a link to /dev/null, masks files with the same name.
+	// directory is used. An empty file or a link to /dev/null masks files with the same name.
 	chosen := map[string]string{}
 	for _, dir := range directories {
 		entries, err := fs.ReadDir(root, dir+"/journald.conf.d")
@@ -121,7 +121,7 @@ func (j *journald) applyCommandLine(line string) {
 	}
 }
 
-// setBoolean parses a value like systemd's parse_boolean.
+// setBoolean parses a value in the same way as systemd's parse_boolean.
 func setBoolean(to *string, value string) {
 	switch strings.ToLower(value) {
 	case "1", "yes", "y", "true", "t", "on":

@@ -27,10 +27,10 @@ func readPods(uids []string, root, proc fs.FS, gpus []api.GPU, warn func(string,
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // no device plugin has allocated a device yet
 	case err != nil:
-		warn("read which pods hold GPUs: %v", err)
+		warn("determine which pods hold GPUs: %v", err)
 	default:
 		if devices, err = devicesOf(raw); err != nil {
-			warn("read which pods hold GPUs from %s: %v", file, err)
+			warn("determine from %s which pods hold GPUs: %v", file, err)
 		}
 	}
 	running := podProcesses(proc, uids)
@@ -45,8 +45,8 @@ func readPods(uids []string, root, proc fs.FS, gpus []api.GPU, warn func(string,
 	return pods
 }
 
-// ProcessesOf returns the PID of a process of each pod that has one, by UID. It is the pause process of the sandbox
-// only if no container runs.
+// ProcessesOf returns the PID of one process of each pod, by UID, for pods that have a process. It is the sandbox's
+// pause process only if no container is running.
 func ProcessesOf(uids []string, host hostfs.Host) map[string]int {
 	pids := map[string]int{}
 	for uid, all := range podProcesses(os.DirFS(host.Proc), uids) {
@@ -59,8 +59,8 @@ func ProcessesOf(uids []string, host hostfs.Host) map[string]int {
 	return pids
 }
 
-// devicesOf returns the IDs of NVIDIA devices by the UID of the pod that holds them, from the kubelet's checkpoint.
-// Time slicing appends "::N" to the ID of a device, which is removed.
+// devicesOf returns the IDs of NVIDIA devices in the kubelet's checkpoint, by the UID of the pod that holds them. Time
+// slicing appends "::N" to the ID of a device; this suffix is removed.
 func devicesOf(raw []byte) (map[string][]string, error) {
 	c, err := checkpoint.Parse(raw)
 	if err != nil {
@@ -83,7 +83,7 @@ func devicesOf(raw []byte) (map[string][]string, error) {
 	return devices, nil
 }
 
-// uuids converts the device IDs of device plugins to UUIDs. NVIDIA's plugin uses UUIDs, or indexes if
+// uuids converts the device IDs used by device plugins to UUIDs. NVIDIA's plugin uses UUIDs, or indexes if
 // DEVICE_ID_STRATEGY=index. GKE's plugin uses nvidiaMINOR, with the suffix /vgpuN if the GPU is shared. Other IDs are
 // not converted.
 func uuids(ids []string, gpus []api.GPU) []string {
@@ -106,7 +106,7 @@ func uuids(ids []string, gpus []api.GPU) []string {
 	return out
 }
 
-// podProcess is a process of a pod.
+// podProcess is a process in a pod.
 type podProcess struct {
 	pid     int
 	name    string
@@ -114,7 +114,7 @@ type podProcess struct {
 	usesGPU bool   // whether it has a /dev/nvidiaN open
 }
 
-// isPause reports whether the process is the pause process of a sandbox.
+// isPause reports whether the process is a sandbox's pause process.
 func (p podProcess) isPause() bool { return p.name == "pause" }
 
 // podProcesses returns the processes of the pods, determined by their cgroups.
@@ -152,8 +152,8 @@ func pick(all []podProcess) (podProcess, bool) {
 	}), true
 }
 
-// podOf returns the pod of a /proc/PID/cgroup file: .../podUID/... with cgroupfs, and
-// ...-podUID_with_underscores.slice/... with systemd. cgroup v1 has one line per hierarchy, v2 has one line.
+// podOf returns the pod in a /proc/PID/cgroup file. The path contains .../podUID/... with cgroupfs, and
+// ...-podUID_with_underscores.slice/... with systemd. cgroup v1 has one line per hierarchy, and v2 has a single line.
 func podOf(cgroup string, uids []string) string {
 	for _, uid := range uids {
 		if uid != "" &&
@@ -169,12 +169,12 @@ func podOf(cgroup string, uids []string) string {
 func parseStat(stat string) (name string, started uint64, err error) {
 	open, end := strings.IndexByte(stat, '('), strings.LastIndexByte(stat, ')')
 	if open < 0 || end < open {
-		return "", 0, errors.New("a process's stat without its name")
+		return "", 0, errors.New("the stat file of a process contains no name")
 	}
 	fields := strings.Fields(stat[end+1:])
 	const starttime = 22 - 3 // proc(5) counts fields from 1, and the name is field 2
 	if len(fields) <= starttime {
-		return "", 0, errors.New("a process's stat without its start time")
+		return "", 0, errors.New("the stat file of a process contains no start time")
 	}
 	started, err = strconv.ParseUint(fields[starttime], 10, 64)
 	return stat[open+1 : end], started, err

@@ -22,26 +22,26 @@ import (
 )
 
 const (
-	// looks is how often processes are listed, and between is the time between two lists: commands of probes end
-	// sooner.
+	// looks is the number of times that processes are listed, and between is the time between two listings. Probe
+	// commands exit sooner than that.
 	looks   = 3
 	between = 700 * time.Millisecond
-	// mostFiles is the maximum number of changed files that are looked at in a container, besides its programs.
+	// mostFiles is the maximum number of changed files in a container to inspect, in addition to its programs.
 	mostFiles = 20000
 	// mostShown is the maximum number of strangers per pod.
 	mostShown = 8
-	// mostCompared is the size of the largest program that is compared with that of the image, in bytes.
+	// mostCompared is the maximum size in bytes of a program to compare with the one in the image.
 	mostCompared = 256 << 20
 )
 
-// containerID matches the ID of a container in a cgroup, below that of the pod. Below it there may be cgroups of the
-// container's own.
+// containerID matches the container ID in a cgroup path, below the pod's cgroup. The container may have its own cgroups
+// below it.
 var containerID = regexp.MustCompile(`[0-9a-f]{64}`)
 
-// foreign matches the names of programs that run containers in a sandbox, whose processes cannot be seen from the node.
+// foreign matches the names of programs that run containers in a sandbox whose processes are not visible from the node.
 var foreign = regexp.MustCompile(`^(runsc|qemu-|cloud-hyperviso|firecracker|virtiofsd|kata)`)
 
-// member is a process of a container.
+// member is a process in a container.
 type member struct {
 	pid     string
 	name    string
@@ -49,10 +49,10 @@ type member struct {
 	session string // process ID of the session's leader
 }
 
-// strangers adds to the pods what did not start with the programs of their containers. A process that was started by
-// kubectl exec has a session of its own, and so has a daemon that it leaves behind; with ownSessions, programs have
-// such processes too, and they are ignored. Programs that the container's image has, or that are found before these,
-// must be the image's.
+// strangers adds to the pods what was not started by the programs of their containers. A process started by kubectl
+// exec has its own session, and so does a daemon that it leaves behind. With ownSessions, programs also have such
+// processes, and they are ignored. Programs that are in the container's image, or that are found before these, must
+// come from the image.
 func strangers(
 	ctx context.Context, uids []string, ownSessions bool, root hostfs.FS, proc fs.FS, pods map[string]api.PodUse,
 ) {
@@ -67,7 +67,7 @@ func strangers(
 		case <-time.After(between):
 		}
 		again := lodgers(members(proc, uids))
-		for uid := range lodging { // one after the other may have ended, and left the next one
+		for uid := range lodging { // each may have exited and left another one behind
 			maps.DeleteFunc(lodging[uid], func(container string, _ []string) bool {
 				return len(again[uid][container]) == 0
 			})
@@ -83,11 +83,11 @@ func strangers(
 			}
 		}
 		if len(found[uid]) == 0 {
-			use.Unseen = "no process of its containers was found"
+			use.Unseen = "no process of the pod's containers was found"
 		}
 		for _, all := range found[uid] {
 			if foreign.MatchString(eldest(all).name) {
-				use.Strangers, use.Unseen = nil, "its processes run in a sandbox of their own"
+				use.Strangers, use.Unseen = nil, "the pod's processes run in a sandbox"
 				break
 			}
 			files, err := replaced(root, hostfs.Trimmed(proc, eldest(all).pid+"/mountinfo"))
@@ -112,7 +112,7 @@ func members(proc fs.FS, uids []string) map[string]map[string][]member {
 	for _, pid := range process.PIDs(proc) {
 		cgroup := hostfs.Trimmed(proc, pid+"/cgroup")
 		uid := podOf(cgroup, uids)
-		if uid == "" || strings.Contains(cgroup, "crio-conmon-") { // CRI-O's monitor of the container
+		if uid == "" || strings.Contains(cgroup, "crio-conmon-") { // CRI-O's container monitor
 			continue
 		}
 		if space, err := fs.ReadLink(proc, pid+"/ns/mnt"); err == nil && space == host {
@@ -137,7 +137,7 @@ func members(proc fs.FS, uids []string) map[string]map[string][]member {
 	return found
 }
 
-// eldest returns a container's program: the process that all others come from.
+// eldest returns a container's program, which is the process from which all others descend.
 func eldest(all []member) member {
 	return slices.MinFunc(all, func(a, b member) int {
 		x, _ := strconv.Atoi(a.pid)
@@ -146,8 +146,8 @@ func eldest(all []member) member {
 	})
 }
 
-// lodgers returns the names of processes that do not belong to the session of their container's program, by the UID of
-// the pod and the container.
+// lodgers returns the names of processes that do not belong to the session of their container's program, by pod UID and
+// container.
 func lodgers(pods map[string]map[string][]member) map[string]map[string][]string {
 	found := map[string]map[string][]string{}
 	for uid, containers := range pods {
@@ -167,10 +167,11 @@ func lodgers(pods map[string]map[string][]member) map[string]map[string][]string
 	return found
 }
 
-// searched are the directories in which shells look for programs, and where the loader looks for what it loads first.
+// searched are the directories that shells search for programs, and those that the loader searches for the libraries it
+// loads first.
 var searched = []string{"bin", "sbin", "usr/bin", "usr/sbin", "usr/local/bin", "usr/local/sbin", "etc"}
 
-// preload names libraries that the loader loads into every program.
+// preload is the file that lists libraries to load into every program.
 const preload = "etc/ld.so.preload"
 
 var (
@@ -178,8 +179,8 @@ var (
 	errTooMany   = errors.New("a container has changed too many files")
 )
 
-// replaced returns the programs of a container that are not its image's, from the mounts of its program. An error means
-// that there may be more.
+// replaced returns the programs in a container that are not from its image, based on the mounts of the container's
+// program. An error means that there may be more.
 func replaced(root hostfs.FS, mountinfo string) ([]string, error) {
 	mounted := layers(mountinfo)
 	if mounted.upper == "" {
@@ -196,7 +197,7 @@ func replaced(root hostfs.FS, mountinfo string) ([]string, error) {
 			case count > mostFiles:
 				failed = errTooMany
 				return fs.SkipAll
-			case errors.Is(err, fs.ErrNotExist): // files come and go while the container runs
+			case errors.Is(err, fs.ErrNotExist): // files appear and disappear while the container is running
 			case err != nil:
 				failed = err
 			case entry.IsDir() && slices.Contains(skip, file):
@@ -217,15 +218,15 @@ func replaced(root hostfs.FS, mountinfo string) ([]string, error) {
 	return found, failed
 }
 
-// mount is the root file system of a container: the writable layer, those of the image, and what is mounted over it.
+// mount is the root file system of a container: the writable layer, the image's layers, and what is mounted over them.
 type mount struct {
 	upper  string
 	lower  []string
 	points map[string]bool
 }
 
-// differs reports whether a file of the writable layer takes the place of one of the image's programs. In a directory
-// that is searched, no program may be new, either.
+// differs reports whether a file in the writable layer replaces one of the image's programs. In a searched directory,
+// new programs are not allowed either.
 func (m mount) differs(root hostfs.FS, file string, searched bool) bool {
 	name := path.Join(hostfs.Relative(m.upper), file)
 	info, err := root.LinkInfo(name)
@@ -246,9 +247,9 @@ func (m mount) differs(root hostfs.FS, file string, searched bool) bool {
 	return false
 }
 
-// asInImage reports whether a file has the content that the image gives it. A change of its owner copies it.
+// asInImage reports whether a file has the same content as in the image. Changing a file's owner copies the file.
 func (m mount) asInImage(root hostfs.FS, name, file string, info fs.FileInfo) bool {
-	for _, layer := range m.lower { // the first layer is the uppermost
+	for _, layer := range m.lower { // the first layer is the topmost one
 		at := path.Join(hostfs.Relative(layer), file)
 		below, err := root.LinkInfo(at)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -312,7 +313,7 @@ func layers(mountinfo string) mount {
 		}
 	}
 	for i, layer := range found.lower {
-		if !path.IsAbs(layer) { // runtimes shorten long lists: .../snapshots/20/fs, below which it is 19/fs
+		if !path.IsAbs(layer) { // runtimes shorten long lists with relative paths
 			found.lower[i] = path.Join(path.Dir(path.Dir(found.upper)), layer)
 		}
 	}

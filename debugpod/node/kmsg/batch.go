@@ -7,7 +7,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// batch collects proofs, so that the client receives them early but not one per line.
+// batch collects verified records, so that the client receives them early but not one per line.
 type batch struct {
 	send    func(api.Answer) error
 	sent    time.Time
@@ -31,7 +31,7 @@ func (b *batch) flush() error {
 	return err
 }
 
-// end sends the remaining proofs, and returns the failure that stopped the writing.
+// end sends the remaining verified records, and returns the failure that stopped the writing.
 func (b *batch) end(failure *api.Error) *api.Error {
 	if err := b.flush(); err != nil {
 		failure.Message += fmt.Sprintf(" (and %v)", err)

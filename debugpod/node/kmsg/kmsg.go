@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// ProofTimeout is how long to wait for a written record to appear. The kernel shows the record before write(2)
+	// ProofTimeout is the time to wait for a written record to appear. The kernel shows the record before write(2)
 	// returns, unless another CPU is still writing an older record.
 	ProofTimeout = 2 * time.Second
-	// readPatience is how long one read waits for the device to become readable before it is retried.
+	// readPatience is the time that one read waits for the device to become readable before it is retried.
 	readPatience = 20 * time.Millisecond
 	// flushAfter and flushRecords limit the delay until the client is notified of verified records.
 	flushAfter   = 200 * time.Millisecond
@@ -30,7 +30,7 @@ var ErrOverrun = errors.New("the kernel log overflowed")
 
 // Log is a kernel log that can be written and read.
 type Log interface {
-	// Follow returns a reader that starts after the last record of the log.
+	// Follow returns a reader that starts after the last record in the log.
 	Follow() (Reader, error)
 	// Write writes one record with a newly opened file. With the default kernel.printk_devkmsg=ratelimit, the kernel
 	// silently drops all but 10 records in 5 seconds per open file.
@@ -109,7 +109,7 @@ type prover struct {
 }
 
 // find reads until it finds the record, and skips other records. Identical records are distinguished by their order,
-// because the next one is written only after this one was found. Error messages start with story.
+// because the next one is written only after the previous one has been found. Error messages start with story.
 func (p *prover) find(priority int, text string, written time.Time, story string) (api.WrittenKmsg, *api.Error) {
 	deadline := time.Now().Add(ProofTimeout)
 	overrun := false
@@ -146,7 +146,7 @@ func (p *prover) find(priority int, text string, written time.Time, story string
 	}
 }
 
-// MayWrite returns an error if the kernel would reject all writes, with instructions to change that.
+// MayWrite returns an error, with instructions, if the kernel would reject all writes.
 func MayWrite(host hostfs.Host) *api.Error {
 	proc := os.DirFS(host.Proc)
 	if hostfs.Trimmed(proc, "sys/kernel/printk_devkmsg") != "off" {
@@ -154,10 +154,10 @@ func MayWrite(host hostfs.Host) *api.Error {
 	}
 	if line := hostfs.Trimmed(proc, "cmdline"); strings.Contains(line, "printk.devkmsg=") {
 		return api.Errorf(api.CodeDevkmsgOff,
-			"the node's kernel was booted with printk.devkmsg=off, which disables writing to its log: remove this parameter from its command line, and reboot the node")
+			"the node's kernel was booted with printk.devkmsg=off, which disables writing to the kernel log: remove this parameter from the kernel command line, and reboot the node")
 	}
 	return api.Errorf(api.CodeDevkmsgOff,
-		"kernel.printk_devkmsg is off on the node, which disables writing to its kernel log: run `sysctl -w kernel.printk_devkmsg=on` on the node")
+		"kernel.printk_devkmsg is off on the node, which disables writing to the kernel log: run `sysctl -w kernel.printk_devkmsg=on` on the node")
 }
 
 // sleep waits until the given time, or returns the reason why ctx was canceled.

@@ -15,24 +15,24 @@ import (
 func Parse(raw string) (api.WrittenKmsg, error) {
 	head, body, found := strings.Cut(raw, ";")
 	if !found {
-		return api.WrittenKmsg{}, errors.New("a record of the kernel log without a semicolon")
+		return api.WrittenKmsg{}, errors.New("invalid kernel log record: no semicolon")
 	}
 	fields := strings.Split(head, ",")
 	if len(fields) < 3 {
-		return api.WrittenKmsg{}, fmt.Errorf("a record of the kernel log that begins with %q", head)
+		return api.WrittenKmsg{}, fmt.Errorf("invalid kernel log record: begins with %q", head)
 	}
 	priority, err := strconv.ParseUint(fields[0], 10, 31)
 	if err != nil {
-		return api.WrittenKmsg{}, fmt.Errorf("a kernel log record's priority: %w", err)
+		return api.WrittenKmsg{}, fmt.Errorf("parse the priority of a kernel log record: %w", err)
 	}
 	sequence, err := strconv.ParseUint(fields[1], 10, 64)
 	if err != nil {
-		return api.WrittenKmsg{}, fmt.Errorf("a kernel log record's sequence: %w", err)
+		return api.WrittenKmsg{}, fmt.Errorf("parse the sequence number of a kernel log record: %w", err)
 	}
-	// 53 bits of microseconds are 285 years, which fits into a Duration.
+	// 53 bits of microseconds are 285 years, which fit into a Duration.
 	uptime, err := strconv.ParseUint(fields[2], 10, 53)
 	if err != nil {
-		return api.WrittenKmsg{}, fmt.Errorf("a kernel log record's time: %w", err)
+		return api.WrittenKmsg{}, fmt.Errorf("parse the timestamp of a kernel log record: %w", err)
 	}
 	text, _, _ := strings.Cut(body, "\n")
 	return api.WrittenKmsg{

@@ -29,7 +29,7 @@ func Build(ctx context.Context, req api.BuildModule, host hostfs.Host) (*api.Bui
 	}
 	if _, err := exec.LookPath("make"); err != nil {
 		return nil, api.Errorf(api.CodeNoCompiler,
-			"the image of the debug pod has no make: specify an image with make, gcc and libelf with --builder-image, or a built module with --ko; %s",
+			"the debug pod's image does not contain make: use --builder-image to specify an image with make, gcc and libelf, or --ko to specify a prebuilt module; %s",
 			instead)
 	}
 	headers, failure := findHeaders(host, req.Headers)
@@ -39,7 +39,7 @@ func Build(ctx context.Context, req api.BuildModule, host hostfs.Host) (*api.Bui
 	compiler, err := chooseCompiler(headers.real)
 	if err != nil {
 		return nil, api.Errorf(api.CodeNoCompiler,
-			"%v: specify another image with --builder-image, or a built module with --ko; %s", err, instead)
+			"%v: specify another image with --builder-image, or a prebuilt module with --ko; %s", err, instead)
 	}
 	// A minimal compiler image may lack the directory.
 	if err := os.MkdirAll(os.TempDir(), 0o700); err != nil {
@@ -107,10 +107,10 @@ func bring(host hostfs.Host, req api.BuildModule, dir string) (here headers, fai
 	return here, nil, leave
 }
 
-// headers are the headers of the node's kernel.
+// headers are the headers for the node's kernel.
 type headers struct {
-	shown string // the directory as the node names it
-	real  string // the directory as this process sees it, with all links resolved
+	shown string // path of the directory on the node
+	real  string // path of the directory for this process, with all links resolved
 }
 
 // findHeaders searches the usual directories on the node, then in NVIDIA's driver container, which has its own headers.
@@ -141,11 +141,11 @@ func findHeaders(host hostfs.Host, given string) (headers, *api.Error) {
 			instead)
 	}
 	return headers{}, api.Errorf(api.CodeNoHeaders,
-		"the headers of the node's kernel %s were not found in %s or below %s: install the package linux-headers or kernel-devel, or specify their directory with --kmod-headers, or a built module with --ko; %s",
+		"the headers for the node's kernel %s were not found in %s or below %s: install the package linux-headers or kernel-devel, specify the directory with --kmod-headers, or specify a prebuilt module with --ko; %s",
 		kernel, strings.Join(places, ", "), driverContainer, instead)
 }
 
-// driverContainer is the root of the GPU operator's driver container on the node.
+// driverContainer is the root directory of the GPU operator's driver container on the node.
 const driverContainer = "/run/nvidia/driver"
 
 func areHeaders(dir fs.FS) bool {
@@ -157,7 +157,7 @@ func areHeaders(dir fs.FS) bool {
 	return true
 }
 
-// link makes the packages next to the headers available in the debug pod at the same path as on the node, because the
+// link makes the packages next to the headers available in the debug pod at the same paths as on the node, because the
 // packages refer to each other by absolute paths. It returns the links that it created.
 func (h headers) link(tree string) (made []string, err error) {
 	beside := filepath.Dir(h.real)
@@ -183,11 +183,11 @@ func (h headers) link(tree string) (made []string, err error) {
 	return made, nil
 }
 
-// builtWith matches the compiler of the kernel: CONFIG_CC_VERSION_TEXT="gcc-12 (Debian 12.2.0-14) 12.2.0", with or
-// without quotes.
+// builtWith matches the compiler that built the kernel: CONFIG_CC_VERSION_TEXT="gcc-12 (Debian 12.2.0-14) 12.2.0", with
+// or without quotes.
 var builtWith = regexp.MustCompile(`(?m)^CONFIG_CC_VERSION_TEXT="?(\S+)`)
 
-// chooseCompiler returns the compiler that built the kernel if the image has it, otherwise gcc. A module that was built
+// chooseCompiler returns the compiler that built the kernel if the image contains it, and gcc otherwise. A module built
 // with another compiler release also loads.
 func chooseCompiler(dir string) (string, error) {
 	config, err := os.ReadFile(filepath.Join(dir, "include/config/auto.conf"))
@@ -202,10 +202,10 @@ func chooseCompiler(dir string) (string, error) {
 		}
 	}
 	if bytes.Contains(config, []byte("CONFIG_CC_IS_CLANG=y")) {
-		return "", errors.New("the node's kernel was built with clang, whose modules gcc cannot build")
+		return "", errors.New("the node's kernel was built with clang, so gcc cannot build modules for it")
 	}
 	if _, err := exec.LookPath("gcc"); err != nil {
-		return "", errors.New("the image of the debug pod has no gcc")
+		return "", errors.New("the debug pod's image does not contain gcc")
 	}
 	return "gcc", nil
 }
@@ -230,7 +230,7 @@ func compile(ctx context.Context, dir, headers, compiler string) ([]byte, error)
 	return os.ReadFile(built)
 }
 
-// runQuietly runs a program of the image. If it fails, the error includes its output.
+// runQuietly runs a program in the image. If it fails, the error includes the program's output.
 func runQuietly(ctx context.Context, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
@@ -239,14 +239,14 @@ func runQuietly(ctx context.Context, name string, args ...string) error {
 		return nil
 	}
 	text := strings.TrimSpace(strings.ToValidUTF8(string(said), "?"))
-	const most = 2 << 10 // the end of the output has the error
+	const most = 2 << 10 // the error is at the end of the output
 	if len(text) > most {
 		text = "..." + strings.ToValidUTF8(text[len(text)-most:], "")
 	}
 	hint := ""
 	if strings.Contains(text, "GLIBC_") {
 		hint =
-			"; the programs of the headers need a newer C library than that of the image: specify an image of the node's distribution with --builder-image"
+			"; the programs in the headers require a newer C library than the image contains: use --builder-image to specify an image of the node's distribution"
 	}
 	return fmt.Errorf("%s: %w: %s%s", name, err, text, hint)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/kmod"
 )
 
-// linuxKernel is the kernel that this process runs on.
+// linuxKernel is the kernel on which this process runs.
 type linuxKernel struct{}
 
 func thisKernel() moduleKernel { return linuxKernel{} }
@@ -28,12 +28,12 @@ func (linuxKernel) load(module []byte, parameters string) error {
 		errors.Is(err, unix.EKEYREVOKED), errors.Is(err, unix.EBADMSG):
 		return fmt.Errorf("%w: %w", errUntrusted, err)
 	case errors.Is(err, unix.EPERM):
-		return fmt.Errorf("%w: %w: lockdown, or the policy of a security module (IMA, LoadPin)", errUntrusted, err)
+		return fmt.Errorf("%w: %w: rejected by lockdown, or by the policy of a security module (IMA, LoadPin)", errUntrusted, err)
 	}
 	return err
 }
 
-// inUse is how long to wait for the last user of the module to close it.
+// inUse is the time to wait for the last user of the module to close it.
 const inUse = 3 * time.Second
 
 func (linuxKernel) unload(name string) error {
@@ -55,7 +55,7 @@ func (linuxKernel) unload(name string) error {
 func (linuxKernel) open(number string) (moduleDevice, error) {
 	var major, minor uint32
 	if _, err := fmt.Sscanf(number, "%d:%d", &major, &minor); err != nil {
-		return nil, fmt.Errorf("its number is %q: %w", number, err)
+		return nil, fmt.Errorf("invalid device number %q: %w", number, err)
 	}
 	dir, err := os.MkdirTemp("/dev", "gpu-fault-") // other file systems may be mounted with nodev
 	if err != nil {

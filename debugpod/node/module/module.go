@@ -32,20 +32,20 @@ type moduleDevice interface {
 }
 
 var (
-	errModuleInUse = errors.New("a process has its device open")
+	errModuleInUse = errors.New("a process has the module's device open")
 	errTooFast     = errors.New("too many records at once")
 	// errUntrusted means that the kernel rejected a module because its signature is missing or not trusted.
-	errUntrusted = errors.New("the kernel does not trust it")
+	errUntrusted = errors.New("the kernel does not trust the module")
 )
 
-// Write handles WriteModule. The module is loaded only while it writes.
+// Write handles WriteModule. The module is loaded only while it is writing.
 func Write(
 	ctx context.Context, run string, req api.WriteModule, host hostfs.Host, send func(api.Answer) error,
 ) *api.Error {
 	return writeModule(ctx, run, req, host, thisKernel(), send)
 }
 
-// writeModule is Write with a given kernel.
+// writeModule is like Write, but with the given kernel.
 func writeModule(
 	ctx context.Context, run string, req api.WriteModule, host hostfs.Host, kernel moduleKernel,
 	send func(api.Answer) error,
@@ -57,7 +57,7 @@ func writeModule(
 	if failure := mayLoad(host, &file); failure != nil {
 		return failure
 	}
-	if failure := kmsg.MayWrite(host); failure != nil { // a process that cannot write /dev/kmsg cannot read it either
+	if failure := kmsg.MayWrite(host); failure != nil { // without write access, reading fails too
 		return failure
 	}
 	log, err := kmsg.Open(host.Kmsg)
@@ -70,7 +70,7 @@ func writeModule(
 	defer func() {
 		if err := kernel.unload(kmod.Name); err != nil {
 			left := api.Errorf(api.CodeStays,
-				"the kernel module %s stays loaded: %v; revert the run to unload it, or run on the node: rmmod %s",
+				"the kernel module %s is still loaded: %v; to unload it, revert the run, or run this command on the node: rmmod %s",
 				kmod.Name, err, kmod.Name)
 			if failure != nil {
 				left.Message = failure.Message + "; and " + left.Message
@@ -97,7 +97,7 @@ func notLoaded(host hostfs.Host, file kmod.File, err error) *api.Error {
 		return untrusted(host, err.Error())
 	default:
 		return api.Errorf(api.CodeNotLoaded,
-			"the node's kernel (%s) refuses the module (%s): %v; build it against the headers of exactly this kernel; %s",
+			"the node's kernel (%s) rejects the module (%s): %v; build it against the headers for exactly this kernel; %s",
 			release(host), file.Magic, err, instead)
 	}
 }
@@ -107,7 +107,7 @@ func Remove(run string, host hostfs.Host) (*api.RemovedModule, *api.Error) {
 	return removeModule(run, host, thisKernel())
 }
 
-// removeModule is Remove with a given kernel.
+// removeModule is like Remove, but with the given kernel.
 func removeModule(run string, host hostfs.Host, kernel moduleKernel) (*api.RemovedModule, *api.Error) {
 	whose, loaded := loadedModule(host)
 	if !loaded {
@@ -118,7 +118,7 @@ func removeModule(run string, host hostfs.Host, kernel moduleKernel) (*api.Remov
 	}
 	if err := kernel.unload(kmod.Name); err != nil {
 		return nil,
-			api.Errorf(api.CodeStays, "the kernel module %s stays loaded: %v; to unload it, run on the node: rmmod %s", kmod.Name, err,
+			api.Errorf(api.CodeStays, "the kernel module %s is still loaded: %v; to unload it, run this command on the node: rmmod %s", kmod.Name, err,
 				kmod.Name)
 	}
 	return &api.RemovedModule{Removed: true}, nil
@@ -141,9 +141,9 @@ func owner(run string) string {
 	return "run " + run
 }
 
-// moduleLog is a kernel log that is written through the module.
+// moduleLog is a kernel log written through the module.
 type moduleLog struct {
-	kmsg.Log // to read records back
+	kmsg.Log // used to read records back
 	device   moduleDevice
 	level    int
 }
@@ -158,8 +158,8 @@ func (l moduleLog) Write(data string) error {
 	}
 }
 
-// Stored returns the record as the kernel stores it. Its level is the driver's, which is the default level except for
-// NVSwitches.
+// Stored returns the record as the kernel stores it. The level is the same as the driver's, which is the default level
+// except for NVSwitches.
 func (l moduleLog) Stored(data string) (priority int, text string) {
 	_, text = api.Stored(data)
 	if strings.HasPrefix(text, "nvidia-nvswitch") {
@@ -174,7 +174,7 @@ const (
 	levelWarning = 4
 )
 
-// defaultLevel returns the level of records that are logged without one, which is the second number of kernel.printk.
+// defaultLevel returns the level of records that are logged without one, which is the second number in kernel.printk.
 func defaultLevel(host hostfs.Host) int {
 	var console, level int
 	if n, _ := fmt.Sscan(hostfs.Trimmed(os.DirFS(host.Proc), "sys/kernel/printk"), &console, &level); n < 2 {

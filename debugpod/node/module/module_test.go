@@ -73,7 +73,7 @@ func TestMayLoad(t *testing.T) {
 		"no modules": {
 			map[string]string{"proc/modules": "-"}, &fits, api.CodeNoModules, []string{"CONFIG_MODULES"},
 		},
-		"no more modules": {
+		"does not accept modules": {
 			map[string]string{"proc/sys/kernel/modules_disabled": "1\n"}, nil, api.CodeNoModules,
 			[]string{"modules_disabled"},
 		},
@@ -91,7 +91,7 @@ func TestMayLoad(t *testing.T) {
 		},
 		"sig_enforce, to be built": {
 			map[string]string{"sys/module/module/parameters/sig_enforce": "Y\n"}, nil, api.CodeUntrusted,
-			[]string{"sign it"},
+			[]string{"sign the module"},
 		},
 		"sig_enforce, signed": {
 			map[string]string{"sys/module/module/parameters/sig_enforce": "Y\n"}, &signed, "", nil,
@@ -100,7 +100,7 @@ func TestMayLoad(t *testing.T) {
 			map[string]string{
 				"sys/kernel/security/lockdown": "none [integrity] confidentiality\n", efi: "\x06\x00\x00\x00\x01",
 			},
-			&fits, api.CodeUntrusted, []string{`"integrity"`, "Secure Boot is on"},
+			&fits, api.CodeUntrusted, []string{`"integrity"`, "Secure Boot is enabled"},
 		},
 		"another kernel":    {nil, &other, api.CodeVermagic, []string{"5.15.0-1", testRelease}},
 		"another processor": {nil, &foreign, api.CodeVermagic, []string{"riscv64", runtime.GOARCH}},

@@ -13,20 +13,20 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
-// mountNode mounts all file systems of the node read-only at a directory of the debug pod. The file systems are also
+// mountNode mounts all file systems on the node read-only at a directory in the debug pod. The file systems are also
 // visible below /proc/1/root, but a program cannot determine its working directory there, because they are in another
-// mount namespace. The build system of a kernel needs its working directory. The returned function unmounts the
-// directory.
+// mount namespace. The kernel's build system needs to determine its working directory. The returned function unmounts
+// the directory.
 func mountNode(host hostfs.Host, at string) (unmount func() error, err error) {
 	if err := hostexec.OnOwnThread(func() error { return mountHere(host, at) }); err != nil {
 		return nil, err
 	}
-	// The copies are peers of the node's mounts while they are shared, so unmounting them would unmount the node's. As
-	// slaves, they still receive the node's unmounts, which avoids keeping its mounts busy. Before Linux 5.12, the
-	// copies are not slaves until now; afterwards this does nothing. If it fails, nothing is unmounted: deleting the
-	// pod's mount namespace does not affect the node.
+	// While the copies are shared, they are peers of the node's mounts, so unmounting them would also unmount those. As
+	// slaves, they still receive the node's unmounts, which avoids keeping the node's mounts busy. Before Linux 5.12,
+	// the copies become slaves only now; in later versions, this call has no effect. If it fails, nothing is unmounted:
+	// deleting the pod's mount namespace does not affect the node.
 	if err := unix.Mount("", at, "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
-		return nil, fmt.Errorf("separate the mounts from those of the node: %w", err)
+		return nil, fmt.Errorf("separate the mounts from the node's mounts: %w", err)
 	}
 	return func() error { return unix.Unmount(at, unix.MNT_DETACH) }, nil
 }
@@ -35,7 +35,7 @@ func mountHere(host hostfs.Host, at string) error {
 	const directory = unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC
 	root, err := unix.Open(host.Root, directory, 0)
 	if err != nil {
-		return fmt.Errorf("open the node's root: %w", err)
+		return fmt.Errorf("open the node's root directory: %w", err)
 	}
 	defer func() { _ = unix.Close(root) }()
 	target, err := unix.Open(at, directory, 0)
@@ -45,12 +45,12 @@ func mountHere(host hostfs.Host, at string) error {
 	defer func() { _ = unix.Close(target) }()
 	err = mountTree(host, root, target, unix.AT_RECURSIVE)
 	if errors.Is(err, unix.ELOOP) {
-		// The tree may contain the file of a mount namespace older than this one (snapd mounts such files), which
-		// cannot be copied. Mount without submounts.
+		// The tree may contain the file of a mount namespace that is older than this one (snapd mounts such files),
+		// which cannot be copied. Mount the tree without submounts.
 		err = mountTree(host, root, target, 0)
 	}
 	if err != nil {
-		return fmt.Errorf("mount the node's root: %w", err)
+		return fmt.Errorf("mount the node's root directory: %w", err)
 	}
 	return nil
 }
@@ -66,13 +66,13 @@ func mountTree(host hostfs.Host, root, target int, recursive uint) error {
 	// Linux before 5.12 does not support mount_setattr.
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|recursive, attributes); err != nil &&
 		!errors.Is(err, unix.ENOSYS) {
-		return fmt.Errorf("part it from the node's, to be read: %w", err)
+		return fmt.Errorf("separate the mount from the node's and make it read-only: %w", err)
 	}
 	return unix.MoveMount(tree, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 }
 
-// cloneTree copies the mount of root. Only a process in root's namespace may copy it, so a thread enters that namespace
-// and returns the copy.
+// cloneTree copies the mount of root. Only a process in root's mount namespace may copy it, so a thread enters that
+// namespace and returns the copy.
 func cloneTree(namespace string, root int, recursive uint) (int, error) {
 	theirs, err := os.Open(namespace)
 	if errors.Is(err, fs.ErrNotExist) { // the mount is in this process's namespace
@@ -87,19 +87,19 @@ func cloneTree(namespace string, root int, recursive uint) (int, error) {
 		return -1, err
 	}
 	defer func() { _ = ours.Close() }()
-	// A thread that shares its root with others may not change its mount namespace.
+	// A thread that shares its root directory with others may not change its mount namespace.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return -1, fmt.Errorf("unshare: %w", err)
 	}
 	if err := unix.Setns(int(theirs.Fd()), unix.CLONE_NEWNS); err != nil {
-		return -1, fmt.Errorf("enter its namespace: %w", err)
+		return -1, fmt.Errorf("enter the mount namespace: %w", err)
 	}
 	tree, failed := openTree(root, recursive)
 	if err := unix.Setns(int(ours.Fd()), unix.CLONE_NEWNS); err != nil {
 		if failed == nil {
 			_ = unix.Close(tree)
 		}
-		return -1, errors.Join(failed, fmt.Errorf("leave its namespace: %w", err))
+		return -1, errors.Join(failed, fmt.Errorf("leave the mount namespace: %w", err))
 	}
 	return tree, failed
 }

@@ -16,7 +16,7 @@ import (
 const instead = "--via kmsg needs no module"
 
 // mayLoad returns an error if the kernel would reject the module, before anything is changed. file is nil if the module
-// is not built yet; such a module is not signed.
+// has not been built yet; such a module is not signed.
 func mayLoad(host hostfs.Host, file *kmod.File) *api.Error {
 	root, proc := hostfs.FS(host.Root), os.DirFS(host.Proc)
 	if _, err := fs.Stat(proc, "modules"); err != nil {
@@ -26,10 +26,10 @@ func mayLoad(host hostfs.Host, file *kmod.File) *api.Error {
 	}
 	if hostfs.Trimmed(proc, "sys/kernel/modules_disabled") == "1" {
 		return api.Errorf(api.CodeNoModules,
-			"the node's kernel takes no more modules before its next boot: kernel.modules_disabled is 1; %s", instead)
+			"the node's kernel does not accept modules until the next boot: kernel.modules_disabled is 1; %s", instead)
 	}
 	if run, loaded := loadedModule(host); loaded {
-		do := "unload it on the node: rmmod " + kmod.Name
+		do := "unload the module on the node: rmmod " + kmod.Name
 		if run != "" {
 			do = "revert that run: kubectl gpu-fault revert " + run
 		}
@@ -44,10 +44,10 @@ func mayLoad(host hostfs.Host, file *kmod.File) *api.Error {
 	case file == nil:
 	case file.Release != release(host):
 		return api.Errorf(api.CodeVermagic,
-			"the module is for the kernel %s, and the node runs %s: build it against the headers of that one; %s",
+			"the module is for kernel %s, but the node runs %s: build it against the headers for the node's kernel; %s",
 			file.Release, release(host), instead)
 	case file.Arch != runtime.GOARCH:
-		return api.Errorf(api.CodeVermagic, "the module is for %s, and the node is %s: build it on such a machine; %s",
+		return api.Errorf(api.CodeVermagic, "the module is for %s, but the node is %s: build it on a machine with the node's architecture; %s",
 			file.Arch, runtime.GOARCH, instead)
 	}
 	return nil
@@ -56,10 +56,10 @@ func mayLoad(host hostfs.Host, file *kmod.File) *api.Error {
 // untrusted returns the error for a module without a signature.
 func untrusted(host hostfs.Host, why string) *api.Error {
 	if secureBoot(hostfs.FS(host.Root)) {
-		why += ", Secure Boot is on"
+		why += ", Secure Boot is enabled"
 	}
 	return api.Errorf(api.CodeUntrusted,
-		"the node's kernel takes no module without a signature that it trusts (%s): sign it with a key that is enrolled on the node, and give it with --ko (docs/kmod.md says how); %s",
+		"the node's kernel accepts only modules with a trusted signature (%s): sign the module with a key that is enrolled on the node, and specify it with --ko (see docs/kmod.md); %s",
 		why, instead)
 }
 
@@ -67,24 +67,24 @@ func untrusted(host hostfs.Host, why string) *api.Error {
 // Boot alone does not; distribution kernels also enable lockdown.
 func onlySigned(root fs.FS) string {
 	if hostfs.Trimmed(root, "sys/module/module/parameters/sig_enforce") == "Y" {
-		return "module.sig_enforce is on"
+		return "module.sig_enforce is enabled"
 	}
 	// The format is "none [integrity] confidentiality".
 	_, chosen, _ := strings.Cut(hostfs.Trimmed(root, "sys/kernel/security/lockdown"), "[")
 	if mode, _, ok := strings.Cut(chosen, "]"); ok && mode != "none" {
-		return fmt.Sprintf("lockdown is in its mode %q", mode)
+		return fmt.Sprintf("lockdown is in mode %q", mode)
 	}
 	return ""
 }
 
-// secureBoot reports whether Secure Boot is enabled. The firmware variable has four bytes of attributes and one byte,
-// which is 1 if Secure Boot is enabled.
+// secureBoot reports whether Secure Boot is enabled. The firmware variable consists of four bytes of attributes and one
+// byte, which is 1 if Secure Boot is enabled.
 func secureBoot(root fs.FS) bool {
 	raw, err := fs.ReadFile(root, "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c")
 	return err == nil && len(raw) == 5 && raw[4] == 1
 }
 
-// release returns the node's kernel release, as in `uname -r`.
+// release returns the node's kernel release, in the format of `uname -r`.
 func release(host hostfs.Host) string {
 	return hostfs.Trimmed(os.DirFS(host.Proc), "sys/kernel/osrelease")
 }

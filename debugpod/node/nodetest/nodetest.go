@@ -53,7 +53,7 @@ func GPU(t *testing.T) *Node {
 	return n
 }
 
-// Tree creates files in a new directory. A content that starts with "-> " creates a symbolic link.
+// Tree creates files in a new directory. Content that starts with "-> " creates a symbolic link.
 func Tree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -145,7 +145,7 @@ func (n *Node) Listen(pid int, socket string, info *cri.Info) {
 	n.Peers[socket], n.CRI[socket] = pid, info
 }
 
-// Ask returns the response of the container runtime at a socket.
+// Ask returns the container runtime's response on a socket.
 func (n *Node) Ask(_ context.Context, full string) (*cri.Info, error) {
 	if info := n.CRI["/"+hostfs.RelativeTo(n.Host.Root, full)]; info != nil {
 		return info, nil

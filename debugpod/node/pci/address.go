@@ -15,7 +15,7 @@ func (a Address) String() string {
 	return fmt.Sprintf("%04x:%02x:%02x.%x", uint64(a>>16), uint8(a>>8), uint8(a>>3)&0x1f, uint8(a)&7)
 }
 
-// Parse parses an address such as 0000:17:00.0, or 00000000:17:00.0 as nvidia-smi prints it.
+// Parse parses an address such as 0000:17:00.0, or 00000000:17:00.0 in nvidia-smi's format.
 func Parse(s string) (Address, error) {
 	fail := fmt.Errorf("%q is not a PCI address", s)
 	s, function, _ := strings.Cut(s, ".")

@@ -19,7 +19,7 @@ const defaultEndpoint = "unix:///run/containerd/containerd.sock"
 // endpointFlag is the kubelet flag for the container runtime, which is always used since Kubernetes 1.24.
 const endpointFlag = "container-runtime-endpoint"
 
-// embedded are programs that include a kubelet, with its default endpoint.
+// embedded are programs that include a kubelet, with the default endpoints of these kubelets.
 var embedded = []struct{ name, endpoint string }{
 	{"k3s", "unix:///run/k3s/containerd/containerd.sock"},
 	{"k3s-server", "unix:///run/k3s/containerd/containerd.sock"},
@@ -49,7 +49,7 @@ func FindKubelet(all []Process, host hostfs.Host) (found Kubelet, problem string
 	}
 	switch len(candidates) {
 	case 0:
-		return Kubelet{}, "no kubelet runs on this node: no process is named kubelet, k3s, rke2 or kubelite"
+		return Kubelet{}, "no kubelet is running on this node: no process is named kubelet, k3s, rke2 or kubelite"
 	case 1:
 		return Kubelet{candidates[0], candidates[0].describe(host)}, ""
 	}
@@ -58,7 +58,7 @@ func FindKubelet(all []Process, host hostfs.Host) (found Kubelet, problem string
 		pids = append(pids, fmt.Sprintf("%d (%s)", p.PID, p.describe(host).Endpoint))
 	}
 	return Kubelet{}, fmt.Sprintf(
-		"%s run on this node, and it cannot be determined which one is the cluster's: processes %s",
+		"%s are running on this node, and the cluster's kubelet cannot be determined: processes %s",
 		count.Of(len(pids), "kubelet"), strings.Join(pids, ", "),
 	)
 }
@@ -91,8 +91,8 @@ func (p Process) IsEmbedded() bool {
 		!slices.Contains(words, "--disable-agent")
 }
 
-// isNodes reports whether the process belongs to the node itself, and not to a nested node of kind or k3d, which has
-// its own PID namespace.
+// isNodes reports whether the process belongs to the node itself, and not to a nested node created by kind or k3d,
+// which has its own PID namespace.
 func (p Process) isNodes(all []Process) bool {
 	for _, first := range all {
 		if first.PID == 1 {
@@ -150,19 +150,19 @@ func (p Process) override(args []string, file string, k *api.Kubelet) {
 	}
 }
 
-// KubeletConfigs returns the files of --config and --config-dir in the order in which the kubelet reads them.
+// KubeletConfigs returns the files specified by --config and --config-dir in the order in which the kubelet reads them.
 func (p Process) KubeletConfigs(root hostfs.FS) []string {
 	args := p.AllArgs(root)
 	var files []string
-	if file, ok := Flag(args, "config"); ok && !p.Is("k3s") && !p.Is("rke2") { // not the kubelet's flag there
+	if file, ok := Flag(args, "config"); ok && !p.Is("k3s") && !p.Is("rke2") { // not the kubelet's flag for these
 		files = append(files, p.Abs(file))
 	}
 	dir, ok := Flag(args, "config-dir")
 	if !ok {
 		return files
 	}
-	// The kubelet reads all files below the directory that end in .conf, in lexical order (cmd/kubelet/app/server.go in
-	// Kubernetes).
+	// The kubelet reads all files below the directory with the extension .conf, in lexical order
+	// (cmd/kubelet/app/server.go in Kubernetes).
 	_ = fs.WalkDir(root, hostfs.Relative(p.Abs(dir)), func(name string, entry fs.DirEntry, err error) error {
 		if err == nil && !entry.IsDir() && path.Ext(name) == ".conf" {
 			files = append(files, "/"+name)
@@ -237,7 +237,7 @@ func TopLevel(raw []byte, key string) string {
 	return ""
 }
 
-// scalar returns a YAML value on one line, without quotes and trailing comment.
+// scalar returns a single-line YAML value without quotes and without a trailing comment.
 func scalar(text string) string {
 	text = strings.TrimSpace(text)
 	if text == "" {

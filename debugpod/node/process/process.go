@@ -1,4 +1,4 @@
-// Package process reads the processes of the node, and finds its kubelet.
+// Package process reads the processes on the node, and finds the node's kubelet.
 package process
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
-// PIDs returns the directories of /proc whose names are numbers.
+// PIDs returns the directories in /proc whose names are numbers.
 func PIDs(proc fs.FS) []string {
 	entries, err := fs.ReadDir(proc, ".")
 	if err != nil {
@@ -31,13 +31,13 @@ func PIDs(proc fs.FS) []string {
 // Process is a process as described by /proc.
 type Process struct {
 	PID, Parent int
-	Exe         string   // the path as the process sees it
-	Args        []string // the command line
+	Exe         string   // path as seen by the process
+	Args        []string // command line
 	Env         map[string]string
-	namespace   string // the PID namespace
-	Mounts      string // the mount namespace
-	uid         int    // the effective UID; -1 if it is unknown
-	Dir         string // the directory in /proc
+	namespace   string // PID namespace
+	Mounts      string // mount namespace
+	uid         int    // effective UID; -1 if unknown
+	Dir         string // directory in /proc
 }
 
 // readProgram reads a process. It returns false for processes that have exited, and for kernel threads, which have no
@@ -74,7 +74,7 @@ func readProgram(proc string, pid int) (Process, bool) {
 }
 
 // IsRoots reports whether the process runs as the user of the helper, which is root. Any user can start a process with
-// the name of another program.
+// another program's name.
 func (p Process) IsRoots() bool { return p.uid >= 0 && p.uid == os.Geteuid() }
 
 // All returns all processes by PID.
@@ -93,13 +93,13 @@ func All(proc string) []Process {
 	return all
 }
 
-// Is reports whether the process runs the program with the given name. It compares both the executable and the name of
-// the call, because one file can contain several programs.
+// Is reports whether the process runs the program with the given name. It compares both the executable and the name
+// with which it was called, because one file can contain several programs.
 func (p Process) Is(name string) bool {
 	return path.Base(p.Exe) == name || p.Called() == name
 }
 
-// Called returns the name with which the program was called. A process may change its name to a whole command line,
+// Called returns the name with which the program was called. A process may change its name to an entire command line,
 // such as "k3s server".
 func (p Process) Called() string {
 	if len(p.Args) == 0 {
@@ -109,7 +109,7 @@ func (p Process) Called() string {
 	return path.Base(first)
 }
 
-// Flag returns the last value of a flag on the command line, under any of its names (--config, -c).
+// Flag returns the last value of a flag on the command line, under any of the flag's names (--config, -c).
 func (p Process) Flag(names ...string) (value string, found bool) {
 	return Flag(p.Args[min(1, len(p.Args)):], names...)
 }
@@ -132,7 +132,7 @@ func Flag(args []string, names ...string) (value string, found bool) {
 	return value, found
 }
 
-// Root returns the file system as the process sees it, with its own mounts, or the node's if it cannot be read.
+// Root returns the file system as seen by the process, with its own mounts, or the node's if it cannot be read.
 func (p Process) Root(host hostfs.Host) hostfs.FS {
 	own := p.Dir + "/root"
 	if _, err := os.Stat(own + "/."); err != nil {
@@ -153,7 +153,7 @@ func (p Process) Abs(name string) string {
 	return path.Join(dir, name)
 }
 
-// expand replaces environment variables of the process, which the args files of snaps use.
+// expand replaces the process's environment variables in a text. Snaps use them in args files.
 func (p Process) expand(text string) string {
 	return os.Expand(text, func(name string) string { return p.Env[name] })
 }

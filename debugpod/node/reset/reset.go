@@ -1,4 +1,4 @@
-// Package reset resets a GPU of the node with the driver's own program, nvidia-smi.
+// Package reset resets a GPU on the node with the driver's own program, nvidia-smi.
 package reset
 
 import (
@@ -20,14 +20,15 @@ import (
 )
 
 const (
-	// queryTimeout is that of nvidia-smi's queries, which initialize every GPU if nothing keeps the driver loaded.
+	// queryTimeout is the timeout for nvidia-smi's queries, which initialize every GPU if nothing keeps the driver
+	// loaded.
 	queryTimeout = 20 * time.Second
-	// resetTimeout is that of a reset, which takes a few seconds, and longer with NVLinks.
+	// resetTimeout is the timeout for a reset, which takes a few seconds, and longer with NVLinks.
 	resetTimeout = 2 * time.Minute
-	most         = 64 << 10 // of what nvidia-smi prints, in bytes
+	most         = 64 << 10 // maximum number of bytes of nvidia-smi's output
 )
 
-// GPU resets a GPU. The GPUs are those that the driver of the node has.
+// GPU resets a GPU. known lists the GPUs of the node's driver.
 func GPU(ctx context.Context, what api.ResetGPU, known []api.GPU, host hostfs.Host) (*api.GPUReset, *api.Error) {
 	i := slices.IndexFunc(known, func(g api.GPU) bool { return g.PCI == what.PCI })
 	if i < 0 {
@@ -35,7 +36,7 @@ func GPU(ctx context.Context, what api.ResetGPU, known []api.GPU, host hostfs.Ho
 	}
 	smi, ok := driver.Program(hostfs.FS(host.Root), "nvidia-smi")
 	if !ok {
-		return nil, api.Errorf(api.CodeRefused, "nvidia-smi was not found in its usual directories: nothing was reset")
+		return nil, api.Errorf(api.CodeRefused, "nvidia-smi was not found in the usual directories: nothing was reset")
 	}
 	return reset(known[i], host.Proc, func(limit time.Duration, args ...string) (string, error) {
 		c := smi
@@ -44,7 +45,7 @@ func GPU(ctx context.Context, what api.ResetGPU, known []api.GPU, host hostfs.Ho
 	})
 }
 
-// reset resets a GPU. run runs nvidia-smi for it.
+// reset resets a GPU. run runs nvidia-smi for the GPU.
 func reset(
 	gpu api.GPU, proc string, run func(limit time.Duration, args ...string) (string, error),
 ) (*api.GPUReset, *api.Error) {
@@ -55,7 +56,7 @@ func reset(
 	}
 	if held := holders(os.DirFS(proc), proc, gpu.Minor); len(held) > 0 {
 		return nil, api.Errorf(api.CodeRefused,
-			"the GPU at %s is open in %s: stop them first (device plugins and DCGM count, too); nothing was reset", gpu.PCI,
+			"the GPU at %s is open in %s: stop these processes first (including device plugins and DCGM); nothing was reset", gpu.PCI,
 			strings.Join(held, ", "))
 	}
 	said, err := run(resetTimeout, "--gpu-reset")
@@ -70,15 +71,15 @@ func reset(
 	if uuid = strings.TrimSpace(uuid); err != nil || !strings.HasPrefix(uuid, "GPU-") ||
 		gpu.UUID != "" && !strings.EqualFold(uuid, gpu.UUID) {
 		return nil, api.Errorf(api.CodeInternal,
-			"the GPU at %s was reset, but does not answer since (%s): reboot the node", gpu.PCI, oneLine(uuid))
+			"the GPU at %s was reset, but no longer responds (%s): reboot the node", gpu.PCI, oneLine(uuid))
 	}
 	return &api.GPUReset{UUID: uuid, Said: words}, nil
 }
 
-// succeeded matches the line of nvidia-smi about a GPU that was reset.
+// succeeded matches nvidia-smi's line about a GPU that was reset.
 var succeeded = regexp.MustCompile(`(?m)^GPU [0-9A-Fa-f:.]+ was successfully reset\.`)
 
-// oneLine returns a text as one line of limited length.
+// oneLine returns text as one line of limited length.
 func oneLine(text string) string {
 	words := strings.Join(strings.Fields(strings.ToValidUTF8(text, "")), " ")
 	const longest = 400
@@ -88,17 +89,17 @@ func oneLine(text string) string {
 	return words
 }
 
-// mostHolders is the number of processes that are named.
+// mostHolders is the maximum number of processes to name.
 const mostHolders = 8
 
-// holders returns the processes that have the device file of a GPU open: "4711 (python3)". nvidia-smi stops
-// nvidia-persistenced itself.
+// holders returns the processes that have a GPU's device file open, such as "4711 (python3)". It omits
+// nvidia-persistenced, which nvidia-smi stops itself.
 func holders(proc fs.FS, dir string, minor int) (held []string) {
 	file := fmt.Sprintf("/dev/nvidia%d", minor)
 	for _, pid := range process.PIDs(proc) {
 		entries, err := fs.ReadDir(proc, pid+"/fd")
 		if err != nil {
-			continue // it has ended
+			continue // the process has exited
 		}
 		name, _ := fs.ReadFile(proc, pid+"/comm")
 		comm := strings.TrimSpace(string(name))
@@ -112,7 +113,7 @@ func holders(proc fs.FS, dir string, minor int) (held []string) {
 			}
 		}
 		if len(held) == mostHolders {
-			return append(held, "and maybe more")
+			return append(held, "and possibly more")
 		}
 	}
 	return held

@@ -75,7 +75,7 @@ func TestHolders(t *testing.T) {
 	for i := range 20 {
 		n.process("5"+string(rune('0'+i/10))+string(rune('0'+i%10)), "x", "/dev/nvidia1")
 	}
-	if got := n.holders(); !strings.HasSuffix(got, "and maybe more") {
+	if got := n.holders(); !strings.HasSuffix(got, "and possibly more") {
 		t.Errorf("held by %q", got)
 	}
 }

@@ -24,7 +24,7 @@ const (
 	ManagedBy      = "kubectl-gpu-fault"
 
 	// LabelLedger, with the value "true", marks namespaces whose records are trusted. A tenant can write ConfigMaps in
-	// their own namespace, but only users who can label namespaces decide which namespaces hold a ledger.
+	// their own namespace, but only users who can label namespaces determine which namespaces contain a ledger.
 	LabelLedger = "gpufault.dev/ledger"
 
 	LabelRun   = "gpufault.dev/run"   // on locks and debug pods: the ID of their run
@@ -43,14 +43,14 @@ const (
 )
 
 // ErrNewer means that a newer version wrote the record, in a format that this version does not support.
-var ErrNewer = errors.New("the record was made by a newer kubectl gpu-fault: upgrade this one to work with it")
+var ErrNewer = errors.New("the record was written by a newer version of kubectl gpu-fault: upgrade this version")
 
 // ErrTampered means that a record was modified by something other than this tool. Such a record is ignored, because it
 // could make a revert write arbitrary data.
-var ErrTampered = errors.New("the record was changed by another client, and is rejected")
+var ErrTampered = errors.New("the record was changed by another client and is rejected")
 
-// encode writes the run into a ConfigMap, of which at most limit bytes are stored. It keeps metadata that other clients
-// have set on base.
+// encode writes the run to a ConfigMap that may contain at most limit bytes of record data. It preserves metadata that
+// other clients have set on base.
 func encode(run Run, base *corev1.ConfigMap, limit int) (*corev1.ConfigMap, error) {
 	run.APIVersion, run.Kind, run.Namespace = APIVersion, KindRun, ""
 	if err := checkText(run); err != nil {
@@ -108,20 +108,20 @@ func decodeRun(cm *corev1.ConfigMap) (Run, error) {
 		return Run{}, fmt.Errorf("read %s of configmap %s: %w", dataKey, cm.Name, err)
 	}
 	if group, _, _ := strings.Cut(APIVersion, "/"); !strings.HasPrefix(kind.APIVersion, group+"/") {
-		return Run{}, fmt.Errorf("configmap %s holds no record of ours: its apiVersion is %q", cm.Name, kind.APIVersion)
+		return Run{}, fmt.Errorf("configmap %s does not contain a record of this tool: its apiVersion is %q", cm.Name, kind.APIVersion)
 	}
 	if kind.APIVersion != APIVersion || kind.Kind != KindRun {
 		return Run{}, fmt.Errorf("record %s is a %q of %q: %w", cm.Name, kind.Kind, kind.APIVersion, ErrNewer)
 	}
 	if sum := cm.Annotations[AnnotationSum]; sum != patch.Sum(text) {
-		return Run{}, fmt.Errorf("%w: its SHA-256 is %.12s, and the annotation has %.12q", ErrTampered,
+		return Run{}, fmt.Errorf("%w: its SHA-256 is %.12s, but the annotation contains %.12q", ErrTampered,
 			patch.Sum(text), cmp.Or(sum, "missing"))
 	}
 	var run Run
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&run); err != nil {
-		// encoding/json has no error type for unknown fields. A test checks the message.
+		// encoding/json has no error type for unknown fields. A test verifies the error message.
 		if strings.Contains(err.Error(), "unknown field") {
 			return Run{},
 				fmt.Errorf("record %s has an %s: %w", cm.Name, strings.TrimPrefix(err.Error(), "json: "), ErrNewer)
@@ -129,10 +129,10 @@ func decodeRun(cm *corev1.ConfigMap) (Run, error) {
 		return Run{}, fmt.Errorf("read %s of configmap %s: %w", dataKey, cm.Name, err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return Run{}, fmt.Errorf("read %s of configmap %s: something follows the record", dataKey, cm.Name)
+		return Run{}, fmt.Errorf("read %s of configmap %s: unexpected data after the record", dataKey, cm.Name)
 	}
 	if run.ID != cm.Name {
-		return Run{}, fmt.Errorf("configmap %s holds the record of run %q", cm.Name, run.ID)
+		return Run{}, fmt.Errorf("configmap %s contains the record of run %q", cm.Name, run.ID)
 	}
 	if err := checkText(run); err != nil {
 		return Run{}, fmt.Errorf("configmap %s: %w", cm.Name, err)
@@ -141,7 +141,8 @@ func decodeRun(cm *corev1.ConfigMap) (Run, error) {
 	return run, nil
 }
 
-// checkText rejects a run that has control characters in a name or heading: a line break could forge a line of output.
+// checkText rejects a run with control characters in a name or heading, because a line break could forge a line of
+// output.
 func checkText(run Run) error {
 	for _, field := range [...]struct{ name, text string }{
 		{"id", run.ID}, {"fault", run.Fault}, {"summary", run.Summary}, {"by", run.By}, {"from", run.From},
@@ -171,7 +172,7 @@ func hasControl(text string) bool {
 }
 
 func controlError(field, text string) error {
-	return fmt.Errorf("%s of the record must not have control characters or line breaks: %q", field, text)
+	return fmt.Errorf("%s of the record must not contain control characters or line breaks: %q", field, text)
 }
 
 // describe returns a one-line description of the run for users who read the ConfigMap with kubectl.

@@ -3,14 +3,14 @@ package ledger
 import "encoding/json"
 
 // Condense shortens evidence to about budget bytes. If the evidence is too long, it keeps as many items as fit from the
-// start and the end, and the number of items omitted between them. The sources of the items around the gap, such as
-// "/dev/kmsg sequence 4711", still show the range.
+// start and the end, and records the number of items omitted between them. The sources of the items around the gap,
+// such as "/dev/kmsg sequence 4711", still show the range.
 func Condense(evidence []Evidence, budget int) []Evidence {
 	total := 0
 	sizes := make([]int, len(evidence))
 	for i, e := range evidence {
 		text, err := json.Marshal(e)
-		if err != nil { // cannot happen with these strings, numbers, and times
+		if err != nil { // cannot happen for strings, numbers, and times
 			return evidence
 		}
 		sizes[i] = len(text) + len(",")

@@ -37,7 +37,7 @@ func (s *Store) Expire(ctx context.Context, run Run) (*Owner, error) {
 		},
 		Spec: batchv1.JobSpec{
 			Completions: new(int32(0)), Parallelism: new(int32(0)), TTLSecondsAfterFinished: &after,
-			Template: corev1.PodTemplateSpec{Spec: nobody()},
+			Template: corev1.PodTemplateSpec{Spec: unusedPod()},
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
@@ -46,7 +46,7 @@ func (s *Store) Expire(ctx context.Context, run Run) (*Owner, error) {
 	return &Owner{Name: job.Name, UID: string(job.UID)}, nil
 }
 
-// end returns when both the fault's TTL and the client have ended.
+// end returns the time by which both the fault's TTL and the client's deadline have passed.
 func (r Run) end() time.Time {
 	if r.Deadline.After(r.Until) { // the client may still be running
 		return r.Deadline
@@ -59,7 +59,7 @@ func lifetime(run Run, end time.Time) int32 {
 	return int32(min(math.Ceil((end.Sub(run.Created) + expiryGrace).Seconds()), math.MaxInt32))
 }
 
-// ExpireOnTime shortens the Job's TTL to end with the fault's TTL, after the run's client has finished.
+// ExpireOnTime shortens the Job's TTL so that it ends with the fault's TTL, after the run's client has finished.
 func (s *Store) ExpireOnTime(ctx context.Context, run Run) error {
 	if run.Owner == nil || !run.Deadline.After(run.Until) {
 		return nil
@@ -68,14 +68,14 @@ func (s *Store) ExpireOnTime(ctx context.Context, run Run) error {
 	_, err := s.Client.BatchV1().Jobs(s.Namespace).Patch(ctx, run.Owner.Name, types.MergePatchType, []byte(patch),
 		metav1.PatchOptions{})
 	if err != nil {
-		return fmt.Errorf("locks and debug pods of run %s go away at %s instead of %s: %w", run.ID,
+		return fmt.Errorf("locks and debug pods of run %s will be deleted at %s instead of %s: %w", run.ID,
 			run.Deadline.Format(time.TimeOnly), run.Until.Format(time.TimeOnly), err)
 	}
 	return nil
 }
 
-// nobody returns the pod template of the Job, which never creates a pod. It satisfies strict Pod Security policies.
-func nobody() corev1.PodSpec {
+// unusedPod returns the pod template of a Job that never creates a pod. It satisfies strict Pod Security policies.
+func unusedPod() corev1.PodSpec {
 	return corev1.PodSpec{
 		RestartPolicy:                corev1.RestartPolicyNever,
 		AutomountServiceAccountToken: new(false),
@@ -93,7 +93,7 @@ func nobody() corev1.PodSpec {
 	}
 }
 
-// EndExpiry deletes the Job that Expire created, for a run that left nothing in place.
+// EndExpiry deletes the Job that Expire created for a run that left nothing in place.
 func (s *Store) EndExpiry(ctx context.Context, run Run) error {
 	if run.Until.IsZero() {
 		return nil
@@ -102,7 +102,7 @@ func (s *Store) EndExpiry(ctx context.Context, run Run) error {
 	job, err := jobs.Get(ctx, run.ID, metav1.GetOptions{})
 	if err == nil {
 		if job.Labels[LabelRun] != run.ID {
-			return nil // the Job belongs to another run, even if the record names it
+			return nil // the Job belongs to another run, although the record names it
 		}
 		background := metav1.DeletePropagationBackground // also deletes the remaining locks and pods
 		err = jobs.Delete(ctx, run.ID, metav1.DeleteOptions{
@@ -110,10 +110,10 @@ func (s *Store) EndExpiry(ctx context.Context, run Run) error {
 		})
 	}
 	if apierrors.IsForbidden(err) && run.Owner == nil {
-		return nil // a fault without debug pods has no Job, and may lack permission to delete one
+		return nil // a fault without debug pods has no Job, and its user may lack permission to delete one
 	}
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("delete job %s, which is of no use any more: %w", run.ID, err)
+		return fmt.Errorf("delete job %s, which is no longer needed: %w", run.ID, err)
 	}
 	return nil
 }

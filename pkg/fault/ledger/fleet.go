@@ -15,7 +15,7 @@ import (
 // FleetAccount is the service account of the Jobs that inject a fault into a fleet.
 const FleetAccount = "gpu-fault-fleet"
 
-// fleetKind is the first part of the ID of a fleet, in the place of a run's fault.
+// fleetKind is the first part of a fleet ID, where run IDs have the kind of fault.
 const fleetKind = "fleet"
 
 // fleetID matches the IDs of fleets.
@@ -24,11 +24,11 @@ var fleetID = regexp.MustCompile(`^` + fleetKind + `-[` + idAlphabet + `]{6}$`)
 // NewFleetID returns an ID for a new fleet.
 func (s *Store) NewFleetID() (string, error) { return s.NewID(fleetKind) }
 
-// IsFleet reports whether an ID is one of a fleet.
+// IsFleet reports whether an ID is a fleet ID.
 func IsFleet(id string) bool { return fleetID.MatchString(id) }
 
-// FleetRun returns the ID of the run that injects the fault into a shard of the fleet. A pod that replaces another one
-// uses the same ID, and so finds the record of its predecessor.
+// FleetRun returns the ID of the run that injects the fault into a shard of the fleet. A replacement pod uses the same
+// ID, and therefore finds its predecessor's record.
 func FleetRun(fleet string, shard int) string { return fmt.Sprintf("%s-%d", fleet, shard) }
 
 // FleetRuns returns the runs of a fleet, including closed ones, in the order of their shards. The error is an
@@ -41,7 +41,7 @@ func (s *Store) FleetRuns(ctx context.Context, fleet string) (Listing, error) {
 	if err != nil {
 		return Listing{}, err
 	}
-	// Any client can set the label of a record, but the ID of another run does not fit.
+	// Any client can set the label on a record, but the ID of an unrelated run does not match.
 	found.Runs = slices.DeleteFunc(found.Runs, func(run Run) bool {
 		shard, ofFleet := strings.CutPrefix(run.ID, fleet+"-")
 		n, err := strconv.Atoi(shard)
@@ -53,5 +53,5 @@ func (s *Store) FleetRuns(ctx context.Context, fleet string) (Listing, error) {
 
 // CompareShards orders the runs of a fleet by their shards.
 func CompareShards(a, b Run) int {
-	return cmp.Or(len(a.ID)-len(b.ID), cmp.Compare(a.ID, b.ID)) // 2 before 10
+	return cmp.Or(len(a.ID)-len(b.ID), cmp.Compare(a.ID, b.ID)) // sorts 2 before 10
 }

@@ -12,8 +12,8 @@ import (
 // HeartbeatEvery is the interval at which the client of a run in progress renews one of its locks.
 const HeartbeatEvery = 2 * time.Second
 
-// silence is the number of heartbeats that a client must miss to be considered dead. If the client is still running, it
-// does no harm: after another client takes over the run, it cannot record a change, and therefore cannot make one.
+// silence is the number of missed heartbeats after which a client is considered dead. If the client is still running,
+// it does no harm: after another client takes over the run, it cannot record a change, and therefore cannot make one.
 const silence = 4
 
 // Heartbeat renews a lock to show that the run's client is running. It returns the updated lock.
@@ -33,9 +33,9 @@ func (s *Store) Heartbeat(ctx context.Context, lock Lock) (Lock, error) {
 	return *lockOf(lease), nil
 }
 
-// Lives reports whether the client of a run is running, that is, renews a lock or writes the record. It returns as soon
-// as the client does either, or after several missed heartbeats. It does not compare clocks, because the clocks of two
-// machines may differ.
+// Lives reports whether the client of a run is running, which means that it renews a lock or writes the record. It
+// returns as soon as the client does either, or after several missed heartbeats. It does not compare clocks, because
+// those of two machines may differ.
 func (s *Store) Lives(ctx context.Context, id string, every time.Duration) (bool, error) {
 	first, err := s.pulse(ctx, id)
 	if err != nil {

@@ -29,26 +29,26 @@ const (
 // Listing is the result of List.
 type Listing struct {
 	Runs []Run // newest first
-	// Unreadable are the records that are corrupted, or in a format that this version does not support.
+	// Unreadable lists the records that are corrupted, or in a format that this version does not support.
 	Unreadable []Unreadable
-	// Unmarked are the namespaces that have records but are not marked as ledgers. Their records are omitted. It is set
-	// only for a Store of all namespaces.
+	// Unmarked lists the namespaces that contain records but are not marked as ledgers. Their records are omitted. It
+	// is set only for a Store for all namespaces.
 	Unmarked []string
 }
 
 // Unreadable describes a record that could not be read.
 type Unreadable struct {
-	Name      string // the name of the ConfigMap
+	Name      string // name of the ConfigMap
 	Namespace string
 	Err       error // wraps ErrNewer or ErrTampered if applicable
 }
 
-// pageSize limits the size of a list response, because a record can have up to 1 MiB, and eight times as much once
-// unpacked.
+// pageSize limits the size of a list response, because a record can be up to 1 MiB, and eight times as large when
+// uncompressed.
 const pageSize = 50
 
-// List returns the runs of a scope. It continues if a record cannot be read. The error is an *UnmarkedError if the
-// Store's namespace is not marked as a ledger. A Store of all namespaces lists the runs of all namespaces that are.
+// List returns the runs in a scope. It continues if a record cannot be read. The error is an *UnmarkedError if the
+// Store's namespace is not marked as a ledger. A Store for all namespaces lists the runs in all marked namespaces.
 func (s *Store) List(ctx context.Context, scope Scope) (Listing, error) {
 	if s.Namespace == metav1.NamespaceAll {
 		found, err := s.records(ctx, scope, "in all namespaces", "")
@@ -68,8 +68,8 @@ func (s *Store) List(ctx context.Context, scope Scope) (Listing, error) {
 	return found, nil
 }
 
-// onlyLedgers removes the records in namespaces that are not marked as ledgers: anyone with access to such a namespace
-// may have written them.
+// onlyLedgers removes the records in namespaces that are not marked as ledgers, because anyone with access to such a
+// namespace may have written them.
 func (s *Store) onlyLedgers(ctx context.Context, found Listing) (Listing, error) {
 	namespaces := map[string]bool{}
 	for _, run := range found.Runs {
@@ -93,7 +93,8 @@ func (s *Store) onlyLedgers(ctx context.Context, found Listing) (Listing, error)
 	return found, nil
 }
 
-// records reads the records of a scope. Where is a part of the error. Only is a further label selector, or empty.
+// records reads the records in a scope. where is part of the error message. only is an additional label selector, or
+// empty.
 func (s *Store) records(ctx context.Context, scope Scope, where, only string) (Listing, error) {
 	selector := LabelManagedBy + "=" + ManagedBy + "," + LabelFault
 	if only != "" {
@@ -133,7 +134,7 @@ func (s *Store) records(ctx context.Context, scope Scope, where, only string) (L
 const HistoryLimit = 100
 
 // Prune deletes the oldest settled runs except for the newest keep, and returns the number of deleted runs. As long as
-// there cannot be more than keep, it needs only one small request to count the records.
+// there cannot be more than keep, it sends only one small request to count the records.
 func (s *Store) Prune(ctx context.Context, keep int) (int, error) {
 	few, err := s.fewerThan(ctx, keep)
 	if err != nil || few {
@@ -144,7 +145,7 @@ func (s *Store) Prune(ctx context.Context, keep int) (int, error) {
 		return 0, err
 	}
 	deleted, settled := 0, 0
-	kept := map[string]bool{} // fleets: the runs of one count as one run, so that they do not push each other out
+	kept := map[string]bool{} // fleets whose runs are kept; all runs of a fleet count as one
 	var failed []error
 	for _, run := range all.Runs {
 		// A run in phase Proven that cannot be undone stays open. Until its deadline, its client may still be running;

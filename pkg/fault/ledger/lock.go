@@ -22,7 +22,7 @@ import (
 // Lock is a target that a run has locked with a Lease in the ledger namespace.
 type Lock struct {
 	Target Target
-	Holder string // the run ID
+	Holder string // ID of the run
 	Since  time.Time
 
 	name            string
@@ -34,25 +34,25 @@ type Lock struct {
 // LockedError means that another run holds the lock of a target.
 type LockedError struct {
 	Target Target
-	Holder string // the run ID
+	Holder string // ID of the run
 	Since  time.Time
 	// Run is the holder's record, or nil if it could not be read.
 	Run *Run
 	Now time.Time
 
-	// Err is the reason why the holder could not be determined, or nil.
+	// Err is the reason why the holder's record could not be read, or nil.
 	Err error
 
-	namespace string // the ledger namespace
+	namespace string // ledger namespace
 	lease     string
 }
 
-// Unwrap returns the reason why the holder could not be determined.
+// Unwrap returns Err.
 func (e *LockedError) Unwrap() error { return e.Err }
 
 func (e *LockedError) Error() string {
 	if e.Err != nil {
-		return fmt.Sprintf("%s is locked by run %s, whose record cannot be read: %v; if nothing of it is in place any more: kubectl delete lease %s -n %s",
+		return fmt.Sprintf("%s is locked by run %s, whose record cannot be read: %v; if the run has no change in place, unlock with: kubectl delete lease %s -n %s",
 			e.Target, e.Holder, e.Err, e.lease, e.namespace)
 	}
 	text := fmt.Sprintf("%s is locked by run %s", e.Target, e.Holder)
@@ -70,27 +70,27 @@ func (e *LockedError) Error() string {
 			max(0, e.Now.Sub(e.Since)).Round(time.Second))
 	}
 	if e.Run != nil && e.Run.InItsWay(e.Now) {
-		return text + fmt.Sprintf("; it may be at work until %s; wait for it, or afterwards free it with: %s",
+		return text + fmt.Sprintf("; the run may be in progress until %s; wait for it, or afterwards revert it with: %s",
 			e.Run.Deadline.Format(time.RFC3339), command(e.namespace, "revert", e.Holder))
 	}
 	if e.Run != nil && e.Run.Expired(e.Now) {
-		text += fmt.Sprintf("; it expired at %s, but was not confirmed as undone",
+		text += fmt.Sprintf("; the run expired at %s, but has not been confirmed as reverted",
 			e.Run.Until.Format(time.RFC3339))
 	}
-	return text + "; free it with: " + command(e.namespace, "revert", e.Holder)
+	return text + "; revert it with: " + command(e.namespace, "revert", e.Holder)
 }
 
-// parallelLocks is the number of requests for locks at the same time.
+// parallelLocks is the maximum number of concurrent lock requests.
 const parallelLocks = 20
 
-// lockAttempts is how often to retry a lock that changes hands during the attempt.
+// lockAttempts is the number of attempts to take a lock whose holder changes during the attempt.
 const lockAttempts = 5
 
 // Lock locks all targets for the run, or none. It does not wait: the error is a *LockedError if another run holds a
 // lock. Lock takes over the lock of a run that is closed or does not exist, or that is past its deadline and has
 // nothing to undo on the target. A target with a change in place stays locked, so that changes never overlap.
 func (s *Store) Lock(ctx context.Context, run Run, targets []Target) ([]Lock, error) {
-	// All clients lock in the same order: if two runs want the same targets, one of them gets them all.
+	// All clients lock in the same order, so that if two runs want the same targets, one of them gets all of them.
 	targets = slices.CompactFunc(slices.SortedFunc(slices.Values(targets), func(a, b Target) int {
 		return cmp.Compare(lockName(a), lockName(b))
 	}), Target.Same)
@@ -103,11 +103,12 @@ func (s *Store) Lock(ctx context.Context, run Run, targets []Target) ([]Lock, er
 	return nil, errors.Join(err, s.Unlock(cleanup, locks))
 }
 
-// fewLocks is the number of locks up to which they are taken one after the other. More are taken in parallel, except
-// for the first: two runs that want the same fleet still do not get half of it each.
+// fewLocks is the maximum number of locks to take one after another. If there are more, all except the first are taken
+// in parallel. Because the first lock is always taken alone, two runs that want the same fleet cannot each get half of
+// it.
 const fewLocks = 10
 
-// lockAll locks the targets until an error occurs. It returns the locks that the run has, also after an error.
+// lockAll locks the targets until an error occurs. It returns the locks that the run holds, even after an error.
 func (s *Store) lockAll(ctx context.Context, run Run, targets []Target) ([]Lock, error) {
 	locks := make([]*Lock, len(targets))
 	var group errgroup.Group
@@ -169,7 +170,7 @@ func (s *Store) lock(ctx context.Context, run Run, target Target) (*Lock, error)
 			return nil, fmt.Errorf("lock %s: %w", target, err)
 		}
 		held := lockOf(lease)
-		held.Target = target // the annotation is for users, who may have edited it
+		held.Target = target // do not use the annotation, which is for users and may have been edited
 		if held.Holder == run.ID {
 			return held, nil
 		}
@@ -185,10 +186,10 @@ func (s *Store) lock(ctx context.Context, run Run, target Target) (*Lock, error)
 			return nil, fmt.Errorf("take over the lock of %s: %w", target, err)
 		}
 	}
-	return nil, fmt.Errorf("lock %s changed its owner %d times in the meantime: try again", target, lockAttempts)
+	return nil, fmt.Errorf("the holder of lock %s changed %d times in the meantime: try again", target, lockAttempts)
 }
 
-// holder is the run that holds a lock, or why it could not be read.
+// holder is the run that holds a lock, or the reason why its record could not be read.
 type holder struct {
 	run Run
 	err error
@@ -213,7 +214,7 @@ func (s *Store) mayTakeOver(lock Lock, by holder) error {
 		locked.Err = err
 		return locked
 	case err != nil:
-		return fmt.Errorf("see who locks %s: %w", lock.Target, err)
+		return fmt.Errorf("get the holder of the lock of %s: %w", lock.Target, err)
 	}
 	locked.Run = &run
 	if run.IsClosed() {
@@ -256,7 +257,7 @@ func (s *Store) unlock(ctx context.Context, lock Lock) error {
 			err = getErr
 		}
 		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("free the lock of %s: %w", lock.Target, err)
+			return fmt.Errorf("release the lock of %s: %w", lock.Target, err)
 		}
 		return nil
 	}
@@ -268,9 +269,9 @@ func (s *Store) LocksOf(ctx context.Context, id string) ([]Lock, error) {
 }
 
 // Refusals returns an error for every target in the ledger that cannot be locked now, with the holder of its lock. A
-// record alone does not lock a target; otherwise anyone with permission to write ConfigMaps could block a node. If the
-// lock of a run was deleted, for example after its TTL, and its change is still in place, the target itself rejects
-// another change: a node by its own record, a workload by its pod template.
+// record alone does not lock a target; otherwise, anyone with permission to write ConfigMaps could block a node. If the
+// lock of a run was deleted, for example after its TTL expired, while its change is still in place, the target itself
+// rejects another change: a node by its own record, and a workload by its pod template.
 func (s *Store) Refusals(ctx context.Context) ([]*LockedError, error) {
 	locks, err := s.list(ctx, LabelManagedBy+"="+ManagedBy, func(Lock) bool { return true })
 	if err != nil {
@@ -324,7 +325,7 @@ func (s *Store) leases() typedcoordinationv1.LeaseInterface {
 	return s.Client.CoordinationV1().Leases(s.Namespace)
 }
 
-// lease returns the Lease that locks the target for the run. It reuses the Lease of the former holder, if any.
+// lease returns the Lease that locks the target for the run. It reuses the Lease of the previous holder, if any.
 func (s *Store) lease(run Run, target Target, former *coordinationv1.Lease) *coordinationv1.Lease {
 	lease := &coordinationv1.Lease{}
 	if former != nil {
@@ -368,7 +369,7 @@ func lockOf(lease *coordinationv1.Lease) *Lock {
 	return lock
 }
 
-// path returns a target as a string, such as node/gpu-1 or Deployment/prod/web; targetOf parses such a string.
+// path formats a target as a string, such as node/gpu-1 or Deployment/prod/web. targetOf parses such a string.
 func path(t Target) string {
 	if t.Namespace == "" {
 		return t.Kind + "/" + t.Name

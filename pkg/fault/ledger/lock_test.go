@@ -45,7 +45,7 @@ func TestALockedTargetIsRefusedAndNamesTheHolder(t *testing.T) {
 	}
 	for _, want := range []string{
 		"node/b is locked by run " + first.ID, "of alice on host laptop", "(1m30s ago)",
-		"kubectl gpu-fault revert " + first.ID, "may be at work until",
+		"kubectl gpu-fault revert " + first.ID, "may be in progress until",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q lacks %q", err, want)

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// serviceAccountTimeout is how long to wait for the default service account of a new namespace. Creating it usually
+// serviceAccountTimeout is the time to wait for the default service account in a new namespace. Creating it usually
 // takes 10 ms.
 const serviceAccountTimeout = 15 * time.Second
 
@@ -32,7 +32,7 @@ func NamespaceObject(name string) *corev1.Namespace {
 type UnmarkedError struct{ Namespace string }
 
 func (e *UnmarkedError) Error() string {
-	return fmt.Sprintf("namespace %q is not marked as a ledger (label %s=true), so its records are ignored: anyone with rights in the namespace may "+
+	return fmt.Sprintf("namespace %q is not marked as a ledger (label %s=true), so its records are ignored: anyone with permissions in the namespace may "+
 		"have written them", e.Namespace, LabelLedger)
 }
 
@@ -69,7 +69,7 @@ func (s *Store) EnsureNamespace(ctx context.Context) (created bool, err error) {
 	case err == nil:
 		return false, nil
 	case !apierrors.IsNotFound(err):
-		return false, fmt.Errorf("look for namespace %s: %w", s.Namespace, err)
+		return false, fmt.Errorf("get namespace %s: %w", s.Namespace, err)
 	}
 	switch _, err := namespaces.Create(ctx, NamespaceObject(s.Namespace), metav1.CreateOptions{}); {
 	case err == nil:
@@ -86,12 +86,12 @@ func (s *Store) waitForServiceAccount(ctx context.Context) error {
 	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, serviceAccountTimeout, true,
 		func(ctx context.Context) (bool, error) {
 			_, last = s.Client.CoreV1().ServiceAccounts(s.Namespace).Get(ctx, "default", metav1.GetOptions{})
-			// Some users may not read service accounts. For them, creating the first pod shows whether the account
+			// Some users may not read service accounts. In that case, creating the first pod shows whether the account
 			// exists.
 			return last == nil || apierrors.IsForbidden(last), nil
 		})
 	if err != nil {
-		return fmt.Errorf("wait for the default service account of namespace %s: %w", s.Namespace, last)
+		return fmt.Errorf("wait for the default service account in namespace %s: %w", s.Namespace, last)
 	}
 	return nil
 }

@@ -25,22 +25,23 @@ type Run struct {
 	// Namespace is the ledger namespace of the record. It is not stored.
 	Namespace string `json:"namespace,omitempty"`
 
-	ID string `json:"id"` // as in `revert ID`: the fault's kind and six characters
-	// Fleet is the ID of the fleet that the run is a part of; see FleetRun. It is empty for all other runs.
+	ID string `json:"id"` // used in `revert ID`: the kind of fault and six characters
+	// Fleet is the ID of the fleet that the run is part of; see FleetRun. It is empty for all other runs.
 	Fleet string `json:"fleet,omitempty"`
 	// Fault is the command that injects the fault, such as xid, cuda, runtime, network or device.
 	Fault   string   `json:"fault"`
 	Summary string   `json:"summary"` // such as "XID 79 on GPU 0"
 	Command []string `json:"command,omitempty"`
-	By      string   `json:"by,omitempty"`   // the user name according to the API server
-	From    string   `json:"from,omitempty"` // the client's host name
+	By      string   `json:"by,omitempty"`   // user name according to the API server
+	From    string   `json:"from,omitempty"` // client's host name
 	Client  string   `json:"client,omitempty"`
 
 	Created time.Time `json:"created"`
-	// Deadline is when the client must have finished. After that, other runs may take over the run's locks.
+	// Deadline is the time by which the client must have finished. After that, other runs may take over the run's
+	// locks.
 	Deadline time.Time `json:"deadline"`
-	// Until is when the fault's TTL ends. It is zero if the fault stays until it is reverted; Reason is then the user's
-	// reason.
+	// Until is the time at which the fault's TTL ends. It is zero if the fault stays until it is reverted; Reason is
+	// then the user's reason.
 	Until  time.Time `json:"until,omitzero"`
 	Reason string    `json:"reason,omitempty"`
 	// Owner is the Job that the cluster deletes when the TTL expires, along with the run's locks and debug pods. It is
@@ -58,7 +59,7 @@ type Run struct {
 	UndoTogether bool `json:"undoTogether,omitempty"`
 	// Quiet means that no client writes Events on the targets.
 	Quiet bool `json:"quiet,omitempty"`
-	// Message describes how the run ended, or what stopped it.
+	// Message describes how the run ended, or why it stopped.
 	Message string `json:"message,omitempty"`
 }
 
@@ -97,8 +98,8 @@ type Step struct {
 	Evidence []Evidence `json:"evidence,omitempty"`
 	Started  time.Time  `json:"started,omitzero"`
 	Ended    time.Time  `json:"ended,omitzero"`
-	// Undone is when the change was undone or found missing. If it is zero, the change of a started step may be in
-	// place.
+	// Undone is the time at which the change was undone or found missing. If it is zero, the change of a started step
+	// may be in place.
 	Undone  time.Time `json:"undone,omitzero"`
 	Message string    `json:"message,omitempty"`
 }
@@ -149,7 +150,7 @@ type Evidence struct {
 	Omitted int `json:"omitted,omitempty"`
 }
 
-// NewEvidence returns evidence that is seen now.
+// NewEvidence returns evidence with the current time.
 func NewEvidence(source, format string, args ...any) Evidence {
 	return Evidence{
 		Source: source, Time: time.Now().UTC().Truncate(time.Millisecond), Text: fmt.Sprintf(format, args...),

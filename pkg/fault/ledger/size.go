@@ -14,11 +14,11 @@ import (
 const (
 	// MaxSize is the maximum size of a record as JSON.
 	MaxSize = 8 << 20
-	// MaxStored is the maximum size of what is stored of it: the API server's limit for the data of a ConfigMap (1 MiB,
-	// MaxSecretSize).
+	// MaxStored is the maximum size of the stored form of a record: the API server's limit for the data of a ConfigMap
+	// (1 MiB, MaxSecretSize).
 	MaxStored = 1 << 20
 	// maxPlain is the maximum size of a record that is stored as plain JSON, which kubectl shows. Larger records are
-	// compressed to about a sixth, because they are written again after every few steps of a run.
+	// compressed to about a sixth of their size, because they are rewritten after every few steps of a run.
 	maxPlain = 64 << 10
 	// roomToEnd is the space that is reserved when a record is created, so that the result of every step can be added
 	// later.
@@ -26,13 +26,14 @@ const (
 	// roomToRevert is the space that is reserved until a run ends, because a record that cannot be closed could never
 	// be reverted.
 	roomToRevert = 64 << 10
-	// undoneSize is about what the undo of a step adds to a compressed record.
+	// undoneSize is the approximate number of bytes that the undo of a step adds to a compressed record.
 	undoneSize = 32
-	// resultSize is about what the result of a step adds to a compressed record: times, evidence, a message.
+	// resultSize is the approximate number of bytes that the result of a step (times, evidence, a message) adds to a
+	// compressed record.
 	resultSize = 128
 )
 
-// The keys of a record in the data and the binary data of its ConfigMap. A record has one of them.
+// The keys of a record in the data and the binary data of its ConfigMap. A record uses one of them.
 const (
 	dataKey = "run.json"
 	gzipKey = "run.json.gz"
@@ -45,11 +46,12 @@ type TooLargeError struct {
 }
 
 func (e *TooLargeError) Error() string {
-	return fmt.Sprintf("the record of run %s would have %d KiB, and at most %d KiB fit: select fewer targets",
+	return fmt.Sprintf("the record of run %s would be %d KiB, but at most %d KiB fit: select fewer targets",
 		e.ID, e.Size>>10, max(0, e.Limit)>>10)
 }
 
-// limitOf returns how much may be stored of the record of a run that has started.
+// limitOf returns the maximum stored size of the record of a run that has started. Before the run has finished, it
+// reserves room for the revert.
 func limitOf(run Run) int {
 	if run.Phase == Planned || run.Phase == Applying {
 		return MaxStored - max(roomToRevert, undoneSize*len(run.Steps))
@@ -57,7 +59,7 @@ func limitOf(run Run) int {
 	return MaxStored
 }
 
-// put stores the JSON of a run in a ConfigMap. The limit applies to what is stored.
+// put stores the JSON of a run in a ConfigMap. limit is the maximum stored size.
 func put(cm *corev1.ConfigMap, id string, text []byte, limit int) error {
 	if len(text) > MaxSize {
 		return &TooLargeError{ID: id, Size: len(text), Limit: MaxSize}
@@ -102,7 +104,7 @@ func get(cm *corev1.ConfigMap) ([]byte, error) {
 	}
 	unpacked, err := io.ReadAll(io.LimitReader(r, MaxSize+1))
 	if err == nil && len(unpacked) > MaxSize {
-		err = errors.New("it is too large")
+		err = errors.New("the record is too large")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s of configmap %s: %w", gzipKey, cm.Name, err)
@@ -110,9 +112,9 @@ func get(cm *corev1.ConfigMap) ([]byte, error) {
 	return unpacked, nil
 }
 
-// EvidenceLimit returns the maximum size of the evidence of each step of a run, in bytes, so that the record has room
-// for that of all steps.
+// EvidenceLimit returns the maximum size of each step's evidence in bytes, so that the record has room for the evidence
+// of all steps.
 func EvidenceLimit(steps int) int { return min(512<<10, MaxSize/4/steps) }
 
-// MessageLimit returns the maximum size of an Undoer's message in each step of a run, in bytes.
+// MessageLimit returns the maximum size in bytes of an Undoer's message in each step of a run.
 func MessageLimit(steps int) int { return min(4096, max(200, MaxSize/8/steps)) }

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// ClockSkew is the maximum expected difference between the clocks of two clients. Other clients consider a deadline
-// passed only after this additional time.
+// ClockSkew is the maximum expected difference between the clocks of two clients. Other clients consider a deadline to
+// have passed only after this additional time.
 const ClockSkew = time.Minute
 
 // IsPermanent reports whether there is nothing to undo.
 func (u Undo) IsPermanent() bool { return u.Permanent || u.Kind == UndoNone }
 
-// InPlace reports whether the step's change may be in place: the step was started and not undone.
+// InPlace reports whether the step's change may be in place, because the step was started and not undone.
 func (s Step) InPlace() bool {
 	switch s.State {
 	case StatePlanned, StateSkipped, StateReverted, StateSuperseded:
@@ -41,8 +41,8 @@ func (r Run) Pending() []Step {
 // IsClosed reports whether the run is closed.
 func (r Run) IsClosed() bool { return !r.Closed.IsZero() }
 
-// InItsWay reports whether the run's client may still be making changes at the given time: the client has not recorded
-// that it finished, and the deadline has not passed.
+// InItsWay reports whether the run's client may still be making changes at the given time, because it has not recorded
+// that it finished and the deadline has not passed.
 func (r Run) InItsWay(now time.Time) bool {
 	return !r.IsClosed() && (r.Phase == Planned || r.Phase == Applying) && now.Before(r.Deadline.Add(ClockSkew))
 }
@@ -52,8 +52,8 @@ func (r Run) Expired(now time.Time) bool {
 	return !r.IsClosed() && !r.Until.IsZero() && !now.Before(r.Until)
 }
 
-// Settled reports whether the run needs no further action: it is closed, or its client has finished and nothing can be
-// undone.
+// Settled reports whether the run needs no further action, because it is closed, or because its client has finished and
+// nothing can be undone.
 func (r Run) Settled() bool {
 	return r.IsClosed() || r.Phase != Planned && r.Phase != Applying && len(r.Pending()) == 0
 }
@@ -85,7 +85,7 @@ func (t Target) Same(other Target) bool {
 	return t.Kind == other.Kind && t.Namespace == other.Namespace && t.Name == other.Name
 }
 
-// String returns the target as kubectl names it, such as node/gpu-1 or deployment/web in namespace prod.
+// String formats the target in kubectl's style, such as node/gpu-1 or deployment/web in namespace prod.
 func (t Target) String() string {
 	text := strings.ToLower(t.Kind) + "/" + t.Name
 	if t.Namespace != "" {

@@ -24,9 +24,9 @@ const DefaultNamespace = "gpu-fault"
 type Store struct {
 	Client    kubernetes.Interface
 	Namespace string
-	// Clock returns the current time; nil means time.Now.
+	// Clock returns the current time. nil means time.Now.
 	Clock func() time.Time
-	// Random is the source of randomness for run IDs; nil means crypto/rand.
+	// Random is the source of randomness for run IDs. nil means crypto/rand.
 	Random io.Reader
 
 	marked atomic.Bool // whether the namespace is known to be marked as a ledger
@@ -71,7 +71,7 @@ func (s *Store) NewID(fault string) (string, error) {
 	return NewID(fault, random)
 }
 
-// idAttempts is how many IDs Create tries. Two consecutive collisions do not happen by chance.
+// idAttempts is the number of IDs that Create tries. Two consecutive collisions do not happen by chance.
 const idAttempts = 3
 
 // Create writes a new record and returns a Writer for it. It generates an ID if the run has none. After an error, it
@@ -113,7 +113,7 @@ func (s *Store) withdraw(ctx context.Context, sent *corev1.ConfigMap) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
 	defer cancel()
 	cm, err := s.configMaps().Get(ctx, sent.Name, metav1.GetOptions{})
-	// Another sum means an older record with this name.
+	// A different checksum means that this is an older record with the same name.
 	if err == nil && cm.Annotations[AnnotationSum] == sent.Annotations[AnnotationSum] {
 		_ = s.configMaps().Delete(ctx, cm.Name,
 			metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &cm.UID}})
@@ -140,8 +140,8 @@ func (s *Store) Open(ctx context.Context, id string) (*Writer, error) {
 }
 
 // Update changes a run and returns the stored result. If another client changes the run at the same time, Update calls
-// change again with the newer record, so change must set only the fields that it is about. The error is ErrClosed if
-// the run is closed.
+// change again with the newer record, so change must set only the fields that it changes. The error is ErrClosed if the
+// run is closed.
 func (s *Store) Update(ctx context.Context, id string, change func(*Run) error) (Run, error) {
 	w, err := s.Open(ctx, id)
 	if err != nil {

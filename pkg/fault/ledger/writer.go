@@ -26,7 +26,7 @@ type Writer struct {
 	store *Store
 
 	mu      sync.Mutex
-	stored  stored // as last confirmed by the API server
+	stored  stored // last state confirmed by the API server
 	queue   []*save
 	writing bool
 }
@@ -37,7 +37,7 @@ type stored struct {
 }
 
 type save struct {
-	ctx    context.Context //nolint:containedctx // a request in a queue carries its context
+	ctx    context.Context //nolint:containedctx // a queued request carries its context
 	change func(*Run) error
 	done   chan error
 }
@@ -81,7 +81,7 @@ func (w *Writer) Save(ctx context.Context, change func(*Run) error) error {
 	if w.withdraw(s) {
 		return fmt.Errorf("write the record of run %s: %w", w.id(), context.Cause(ctx))
 	}
-	return <-s.done // a write is in progress, and limited by writeTimeout
+	return <-s.done // a write is in progress and limited by writeTimeout
 }
 
 // withdraw removes a save from the queue. It returns false if the save is no longer in the queue.
@@ -117,7 +117,7 @@ func (w *Writer) write() {
 
 // commit stores the changes of a batch with one update, and sends each save its result.
 func (w *Writer) commit(ctx context.Context, batch []*save) {
-	// With many concurrent writers, the four attempts of client-go's DefaultBackoff are not enough.
+	// With many concurrent writers, the four attempts of client-go's DefaultBackoff are not sufficient.
 	backoff := wait.Backoff{Steps: 12, Duration: 5 * time.Millisecond, Factor: 1.7, Jitter: 0.5, Cap: time.Second}
 	var refused map[*save]error
 	reread := false
@@ -151,7 +151,7 @@ func (w *Writer) commit(ctx context.Context, batch []*save) {
 		return nil
 	})
 	if apierrors.IsConflict(err) {
-		err = fmt.Errorf("write the record of run %s: others change it all the time: %w", w.id(), err)
+		err = fmt.Errorf("write the record of run %s: too many concurrent changes: %w", w.id(), err)
 	}
 	var tooLarge *TooLargeError
 	if errors.As(err, &tooLarge) && len(batch) > 1 {

@@ -1,10 +1,10 @@
-// Package containerdconfig is the fault that changes files of nodes and restarts the service that reads them. A dead
-// man's switch on the node restores everything.
+// Package containerdconfig implements the fault that changes files on nodes and restarts the service that reads them. A
+// dead man's switch on the node restores everything.
 //
-// The change is computed from the node's files, after they were read and before anything is written. The data for the
+// The change is computed from the node's files after they have been read, before anything is written. The data for the
 // restore is written to the node's own record before the first change, and only there. The ledger's record identifies
-// the run but has no data that root would use, because anyone with permission to write ConfigMaps can write it. It may
-// have the key of an encrypted record on the node, with which a restore either works or fails.
+// the run but contains no data that root would use, because anyone with permission to write ConfigMaps can write it. It
+// may contain the key of an encrypted record on the node; a wrong key only makes the restore fail.
 package containerdconfig
 
 import (
@@ -22,21 +22,21 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// Pod is a debug pod that runs on a node. debugpod.Session implements it.
+// Pod is a debug pod running on a node. debugpod.Session implements it.
 type Pod interface {
 	// InspectRuntime determines which container runtime the kubelet uses, and reads its files.
 	InspectRuntime(ctx context.Context) (*api.Runtime, error)
 	// Change arms the node's dead man's switch, which then makes the change. It returns the last status, which is
-	// PhaseApplied if there is no error. It calls each with every status.
+	// PhaseApplied if there is no error. It calls each for every status.
 	Change(ctx context.Context, what deadman.Change, each func(deadman.Status)) (*deadman.Status, error)
-	// Restore restores the files, or reports that the dead man's switch has restored them.
+	// Restore restores the files, or reports that the dead man's switch has already restored them.
 	Restore(ctx context.Context, what deadman.Restore) (*deadman.Restored, error)
 	// Close deletes the pod, even if ctx is canceled. The deletion triggers the dead man's switch.
 	Close(ctx context.Context) error
 }
 
-// Start creates a debug pod for a run on a node and waits until it runs. The pod's lifetime is lives; zero means until
-// it is deleted. The user of the command chooses the image; a record never does.
+// Start creates a debug pod for a run on a node and waits until it is running. lives is the lifetime of the pod; zero
+// means until it is deleted. The image is chosen by the user of the command, never by a record.
 type Start func(
 	ctx context.Context, run ledger.Run, nodeName string, lives time.Duration, progress func(string),
 ) (Pod, error)
@@ -45,9 +45,9 @@ type Start func(
 type Decision struct {
 	// Change is the change for the dead man's switch, without its TTL.
 	Change deadman.Change
-	// Landed checks the CRI status after the change, which is nil if CRI does not respond. It returns the evidence that
-	// the fault is in place, or an error. Landed is nil if the service is not restarted; the bytes on disk are then the
-	// evidence.
+	// Landed checks the CRI status after the change. The status is nil if CRI does not respond. Landed returns the
+	// evidence that the fault is in place, or an error. It is nil if the service is not restarted; the bytes on disk
+	// are then the evidence.
 	Landed func(now *cri.Info) (string, error)
 	// Edits describes the change to each file, one line per file, for the evidence.
 	Edits []string
@@ -59,18 +59,19 @@ type Decide func(nodeName string, runtime api.Runtime) (*Decision, error)
 // Probe verifies the fault with a user pod. It returns an error if the fault has no effect on the pod.
 type Probe func(ctx context.Context, run ledger.Run, nodeName string) (ledger.Evidence, error)
 
-// Injection changes files of nodes.
+// Injection changes files on nodes.
 type Injection struct {
 	Start  Start
 	Image  string // image of the debug pods, for the record
 	Decide Decide
 	Probe  Probe // may be nil
-	// Encrypted encrypts the nodes' records, for nodes on which the user of the fault must not read what was changed.
-	// The restore then needs the key in the ledger's record, and a node that crashes is not restored at boot.
+	// Encrypted encrypts the nodes' records, for nodes on which the users of the nodes must not be able to read what
+	// was changed. The restore then needs the key in the ledger's record, and a node that crashes is not restored at
+	// boot.
 	Encrypted bool
 }
 
-// Change returns the change to one node, for a fault.Plan.
+// Change returns the change to one node, for use in a fault.Plan.
 func (in *Injection) Change(target ledger.Target, action string) fault.Change {
 	return fault.Change{
 		Target: target,
@@ -82,8 +83,8 @@ func (in *Injection) Change(target ledger.Target, action string) fault.Change {
 	}
 }
 
-// podGrace is how much longer the debug pod may run than the fault, so that the dead man's switch ends the fault before
-// the pod's deadline.
+// podGrace is the time for which the debug pod may outlive the fault, so that the dead man's switch ends the fault
+// before the pod's deadline.
 const podGrace = 2 * time.Minute
 
 func (in *Injection) apply(
@@ -100,7 +101,7 @@ func (in *Injection) apply(
 		return nil, err
 	}
 	defer func() {
-		if err != nil { // otherwise keep the pod: deleting it would restore the node
+		if err != nil { // on success, keep the pod: deleting it would restore the node
 			err = errors.Join(err, pod.Close(ctx))
 		}
 	}()
@@ -116,7 +117,7 @@ func (in *Injection) apply(
 	}
 	if !run.Until.IsZero() {
 		if decision.Change.TTL = time.Until(run.Until).Round(time.Second); decision.Change.TTL <= 0 {
-			return nil, fmt.Errorf("the run expired at %s, before the fault could begin: specify a longer --ttl",
+			return nil, fmt.Errorf("the run expired at %s, before the fault could be injected: specify a longer --ttl",
 				run.Until.Format(time.RFC3339))
 		}
 	}
@@ -152,10 +153,10 @@ func (in *Injection) apply(
 	return evidence, err
 }
 
-// aLook is the minimum time that a fault must stay in place after it was verified.
+// aLook is the minimum time that a fault must remain in place after it has been verified.
 const aLook = 2 * time.Second
 
-// phrase describes the phase of a dead man's switch for the user.
+// phrase describes the phase of a dead man's switch to the user.
 func phrase(s deadman.Status, change deadman.Change) string {
 	switch s.Phase {
 	case deadman.PhaseWritten: // the armed phase is too short to report separately
@@ -165,7 +166,7 @@ func phrase(s deadman.Status, change deadman.Change) string {
 		return "dead man's switch armed, configuration changed, restarting " + change.Service.Unit
 	case deadman.PhaseApplied:
 		if s.CRI != nil && !change.NoRestart {
-			return "container runtime serves again"
+			return "container runtime responds again"
 		}
 	}
 	return ""
@@ -191,14 +192,14 @@ func (in *Injection) prove(
 		said, err := decision.Landed(status.CRI)
 		if err != nil {
 			return evidence, fmt.Errorf(
-				"the configuration was changed and %s restarted, but the fault does not show: %w",
+				"the configuration was changed and %s restarted, but the fault has no effect: %w",
 				decision.Change.Service.Unit, err,
 			)
 		}
 		evidence = append(evidence, ledger.Evidence{Source: source(status), Time: at, Text: said})
 	}
 	if in.Probe != nil {
-		r.Progress("trying it with a pod")
+		r.Progress("verifying the fault with a pod")
 		proof, err := in.Probe(ctx, r.Run(), nodeName)
 		if err != nil {
 			return evidence, err

@@ -169,7 +169,7 @@ func TestAddedFiles(t *testing.T) {
 		step := saved(t, func(c *Claim) { c.Loaded = []string{config} })
 		pod.files = append(pod.files, api.ConfigFile{Path: name})
 		state, said, err := u.Undo(t.Context(), ledger.Run{ID: "scenario-abc234"}, step)
-		if err != nil || state != want || strings.Contains(said, "is new") != (want == ledger.StateSuperseded) {
+		if err != nil || state != want || strings.Contains(said, "is a new file") != (want == ledger.StateSuperseded) {
 			t.Errorf("%s: %s, %v: %s", name, state, err, said)
 		}
 	}
@@ -188,15 +188,15 @@ func TestAFailedChangeClosesThePod(t *testing.T) {
 		calls   string
 	}{
 		"refused": {
-			decide: errors.New("it is a template"), want: "it is a template", calls: "start inspect close",
+			decide: errors.New("the file is a template"), want: "the file is a template", calls: "start inspect close",
 		},
 		"not saved":   {save: errors.New("no ledger"), want: "no ledger", calls: "start inspect save close"},
 		"not changed": {change: errors.New("disk full"), want: "disk full", calls: "start inspect save change close"},
 		"does not show": {
 			landed: func(*cri.Info) (string, error) { return "", errors.New("nvidia is there") },
-			want:   "does not show: nvidia is there", calls: "start inspect save change close",
+			want:   "has no effect: nvidia is there", calls: "start inspect save change close",
 		},
-		"time was up": {expired: true, want: "before the fault could begin", calls: "start inspect close"},
+		"time was up": {expired: true, want: "before the fault could be injected", calls: "start inspect close"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -259,38 +259,38 @@ func TestUndoSaysWhatBecameOfEachFile(t *testing.T) {
 				SameConfig: true,
 			},
 			ledger.StateReverted,
-			[]string{"bytes, mode, owner", "the container runtime shows the configuration of before"},
+			[]string{"content, mode, owner", "the container runtime has the same configuration as before"},
 		},
 		"by the dead man": {deadman.Restored{
 			Files:      []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeAlready, SameMeta: true}},
 			SameConfig: true, ByDeadMan: &deadman.Status{Cause: "TTL"},
-		}, ledger.StateReverted, []string{"times are as before", "dead man", "TTL"}},
+		}, ledger.StateReverted, []string{"times are restored", "dead man", "TTL"}},
 		"by somebody": {
 			deadman.Restored{
 				Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeAlready}}, SameConfig: true,
 			},
-			ledger.StateReverted, []string{"another client has restored its bytes"},
+			ledger.StateReverted, []string{"another client has restored the content"},
 		},
 		"superseded": {deadman.Restored{Files: []deadman.RestoredFile{{
 			Path: config, Outcome: deadman.OutcomeSuperseded, Now: now, Ours: []byte("b\n"),
 			Edits: []patch.Edit{{Old: []byte("a"), New: []byte("b")}},
 		}}}, ledger.StateSuperseded,
 			[]string{
-				"another client has changed it since", "we had taken out, and it is in their file",
-				"we had put in, and it is not in their file",
+				"another client has changed the file since", "removed by the fault, and now in the file",
+				"added by the fault, and now not in the file",
 			}},
 		"deleted": {
 			deadman.Restored{
 				Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeSuperseded, Deleted: true}},
 			},
-			ledger.StateSuperseded, []string{"another client has deleted it"},
+			ledger.StateSuperseded, []string{"another client has deleted the file"},
 		},
 		"other config": {
 			deadman.Restored{
 				Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeRestored}}, CRI: &cri.Info{},
 			},
 			ledger.StateReverted,
-			[]string{"another configuration than before, since something that is not ours changed"},
+			[]string{"a different configuration than before, because something else changed"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -362,11 +362,11 @@ func TestANodeWithoutARecord(t *testing.T) {
 		state ledger.State
 		want  string
 	}{
-		"as before":    {"a", false, ledger.StateReverted, "its dead man has restored the files"},
-		"told":         {"a", true, ledger.StateReverted, "was still running, and restored the files"},
-		"still ours":   {"b", false, "", "has the content that the run is said to have left there"},
-		"another":      {"c", false, ledger.StateSuperseded, "neither as before"},
-		"not there":    {"", false, ledger.StateSuperseded, "not loaded by any"},
+		"as before":    {"a", false, ledger.StateReverted, "its dead man's switch has restored the files"},
+		"told":         {"a", true, ledger.StateReverted, "was still running and restored the files"},
+		"still ours":   {"b", false, "", "matches the run's changes according to the ledger"},
+		"another":      {"c", false, ledger.StateSuperseded, "neither its original content"},
+		"not there":    {"", false, ledger.StateSuperseded, "no container runtime currently loads it"},
 		"cannot check": {"error", false, "", "cannot be compared"},
 	} {
 		t.Run(name, func(t *testing.T) {

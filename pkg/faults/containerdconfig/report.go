@@ -18,14 +18,14 @@ const maxShown = 12
 // maxDiff is the maximum number of lines of a diff in a report.
 const maxDiff = 40
 
-// difference returns a line diff of what another client changed in a file after the fault, if the node still has the
-// data for it.
+// difference returns a line diff of another client's changes to a file after the fault, if the node still has the data
+// for it.
 func difference(f deadman.RestoredFile) string {
 	if f.Ours == nil || f.Now == nil {
 		return ""
 	}
-	lines := []string{f.Path + ": changed by another client since:"}
-	for line := range strings.Lines(udiff.Unified("as we left it", "as it is", string(f.Ours), string(f.Now))) {
+	lines := []string{f.Path + ": changed by another client since the fault:"}
+	for line := range strings.Lines(udiff.Unified("after the fault", "current", string(f.Ours), string(f.Now))) {
 		lines = append(lines, "  "+strings.TrimRight(line, "\r\n"))
 	}
 	if more := len(lines) - maxDiff; more > 1 {
@@ -34,28 +34,28 @@ func difference(f deadman.RestoredFile) string {
 	return strings.Join(lines, "\n")
 }
 
-// report compares three versions of a file that another client has changed after the fault: the original, the fault's,
-// and the current one. For each part that the fault changed, which the node has recorded, it reports whether the
-// current file still has the change.
+// report compares three versions of a file that another client has changed after the fault: the original version, the
+// fault's version, and the current one. For each part that the fault changed, which the node has recorded, it reports
+// whether the change is still in the current file.
 func report(f deadman.RestoredFile) string {
 	if f.Deleted {
-		return fmt.Sprintf("%s: another client has deleted it since; not changed", f.Path)
+		return fmt.Sprintf("%s: not restored, because another client has deleted the file since the fault", f.Path)
 	}
 	lines :=
-		[]string{fmt.Sprintf("%s: another client has changed it since (SHA-256 before %.12s, ours %.12s, now %.12s); theirs was not changed",
+		[]string{fmt.Sprintf("%s: not restored, because another client has changed the file since the fault (SHA-256 before the fault %.12s, after it %.12s, now %.12s)",
 			f.Path,
 			sum(f.Before), sum(f.After), patch.Sum(f.Now))}
 	if f.Now == nil {
-		lines[0] = fmt.Sprintf("%s: another client has changed it since, and it is large; theirs was not changed",
+		lines[0] = fmt.Sprintf("%s: not restored, because another client has changed the file since the fault; too large for a comparison",
 			f.Path)
 	}
 	for _, e := range f.Edits {
 		if len(e.Old) > 0 {
-			lines = append(lines, "  we had taken out, and it is "+there(f.Now, e.Old)+":")
+			lines = append(lines, "  removed by the fault, and now "+there(f.Now, e.Old)+":")
 			lines = append(lines, shown("  - ", e.Old)...)
 		}
 		if len(e.New) > 0 {
-			lines = append(lines, "  we had put in, and it is "+there(f.Now, e.New)+":")
+			lines = append(lines, "  added by the fault, and now "+there(f.Now, e.New)+":")
 			lines = append(lines, shown("  + ", e.New)...)
 		}
 	}
@@ -71,9 +71,9 @@ func sum(s string) string {
 
 func there(data, piece []byte) string {
 	if bytes.Contains(data, bytes.TrimSpace(piece)) {
-		return "in their file"
+		return "in the file"
 	}
-	return "not in their file"
+	return "not in the file"
 }
 
 func shown(prefix string, piece []byte) []string {

@@ -20,7 +20,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
-// UndoKind is the ledger.Undo.Kind of changed files.
+// UndoKind is the ledger.Undo.Kind for changed files.
 const UndoKind = "node-files"
 
 // Claim is the content of ledger.Undo.Data. Anyone with permission to write ConfigMaps may have written it, so only its
@@ -34,41 +34,41 @@ type Claim struct {
 	NodeLoss bool `json:"nodeLoss,omitempty"`
 	// Loaded are the files that containerd loaded before the change.
 	Loaded []string `json:"loaded,omitempty"`
-	// Key is the key of the node's record, if the record is encrypted; see deadman.Change. It is sent to the node.
+	// Key is the key of the node's record if the record is encrypted; see deadman.Change. It is sent to the node.
 	Key []byte `json:"key,omitempty"`
 }
 
 // ClaimedFile is a file that the run changed, according to the record. Before and After are the SHA-256 checksums of
-// its contents, or deadman.Absent.
+// the file's contents, or deadman.Absent.
 type ClaimedFile struct {
 	Path   string `json:"path"`
 	Before string `json:"before"`
 	After  string `json:"after"`
 }
 
-// Undoer restores the files of nodes from the nodes' own records. Start may be nil if only Describe is called.
+// Undoer restores files on nodes from the nodes' own records. Start may be nil if only Describe is called.
 type Undoer struct {
 	fault.OnNode
 	Start Start
 	// Image is the image of the debug pods that Start creates.
 	Image string
-	// Show shows text to the user that must not be recorded: changes by other clients may contain credentials. It may
-	// be nil.
+	// Show shows text to the user that must not be recorded, because changes by other clients may contain credentials.
+	// It may be nil.
 	Show func(text string)
 	// Deadline returns the time until which to wait for the dead man's switches of lost nodes. It is called when the
 	// first wait starts. If it is nil, the deadline is MostWait after that.
 	Deadline func() time.Time
-	// Retry is the delay between attempts on a lost node; 0 means three seconds.
+	// Retry is the delay between attempts on a lost node. 0 means three seconds.
 	Retry time.Duration
-	// Added also reports files that containerd loads after the restore, and did not load before the change: another
-	// client may have repaired the fault with them. The step is then superseded.
+	// Added enables reporting of files that containerd loads after the restore but did not load before the change,
+	// because another client may have repaired the fault with these files. The step is then superseded.
 	Added bool
 	// Overwrite also restores files that another client has changed after the fault, if the node still has the original
 	// content.
 	Overwrite bool
 }
 
-// restorePodLives is the lifetime of a debug pod that restores files and waits for the runtime to serve again.
+// restorePodLives is the lifetime of a debug pod that restores files and waits for the runtime to respond again.
 const restorePodLives = 10 * time.Minute
 
 var (
@@ -78,7 +78,7 @@ var (
 
 // Describe implements fault.Undoer.
 func (u Undoer) Describe(ledger.Step) string {
-	return "restore the files of the run that the node has recorded, and restart what loads them"
+	return "restore the files that the node has recorded for the run, and restart the service that loads them"
 }
 
 // Undo implements fault.Undoer.
@@ -102,8 +102,8 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	return state, said, nil
 }
 
-// key returns the key of the node's record. A key that cannot be one is dropped, because the node would reject the
-// request, and whoever edits the record must not be able to prevent the restore of a record that needs no key.
+// key returns the key of the node's record. An invalid key is dropped, because the node would reject the request, and a
+// user who edits the record must not be able to prevent the restore of a record that needs no key.
 func (c Claim) key() []byte {
 	if len(c.Key) != deadman.KeySize {
 		return nil
@@ -111,8 +111,8 @@ func (c Claim) key() []byte {
 	return c.Key
 }
 
-// otherImage returns a hint for the user if the record has a different debug pod image, because its registry may be the
-// only reachable one.
+// otherImage returns a hint for the user if the record names a different image for the debug pod, because the registry
+// of that image may be the only reachable one.
 func otherImage(recorded, used string) string {
 	if recorded == "" || recorded == used {
 		return ""
@@ -128,11 +128,11 @@ func (u Undoer) restore(
 		return "", "", err
 	}
 	if restored.RecordMissing {
-		u.Say(step)("the node has no record of the run: comparing its files")
+		u.Say(step)("the node has no record of the run: comparing the node's files")
 		runtime, err := pod.InspectRuntime(ctx)
 		if err != nil {
 			return "", "", fmt.Errorf(
-				"the node has no record of the run, and its files cannot be compared with what the run changed: %w",
+				"the node has no record of the run, and its files cannot be compared with the changes of the run: %w",
 				err,
 			)
 		}
@@ -151,12 +151,12 @@ func (u Undoer) restore(
 	}
 	runtime, err := pod.InspectRuntime(ctx)
 	if err != nil {
-		return "", "", fmt.Errorf("the files are restored, but not compared with those of before: %w", err)
+		return "", "", fmt.Errorf("the files were restored, but could not be compared with the files from before the change: %w", err)
 	}
 	for _, f := range loaded(*runtime) {
 		if !slices.Contains(claim.Loaded, f) {
 			state = ledger.StateSuperseded
-			said += fmt.Sprintf("\n%q is new, and not of this run: containerd still loads it", f)
+			said += fmt.Sprintf("\n%q is a new file that is not from this run; containerd still loads it", f)
 		}
 	}
 	return state, said, nil
@@ -174,14 +174,14 @@ func loaded(runtime api.Runtime) []string {
 }
 
 const (
-	// comeback is how long after the end of its TTL a lost node may take to start pods again.
+	// comeback is the time after the end of the TTL that a lost node may take until it starts pods again.
 	comeback = 90 * time.Second
-	// MostWait is the maximum total time that a command waits for the dead man's switches of lost nodes. If a node
-	// restores itself later, its run must be reverted later, so that it does not block the revert of other runs.
+	// MostWait is the maximum total time for which a command waits for the dead man's switches of lost nodes. The run
+	// of a node that restores itself later must be reverted later, so that it does not block the revert of other runs.
 	MostWait = 15 * time.Minute
 )
 
-// start starts a debug pod. On a node that the fault made unavailable, it first waits for the dead man's switch.
+// start starts a debug pod. On a node that the fault has made unavailable, it first waits for the dead man's switch.
 func (u Undoer) start(ctx context.Context, run ledger.Run, step ledger.Step, claim Claim) (Pod, error) {
 	say, late, deadline := u.Say(step), false, time.Time{}
 	for {
@@ -197,13 +197,13 @@ func (u Undoer) start(ctx context.Context, run ledger.Run, step ledger.Step, cla
 			}
 		}
 		if run.Until.After(deadline) || time.Now().After(deadline) {
-			return nil, fmt.Errorf("%w; the node is said to restore itself at %s: revert the run after that", err,
+			return nil, fmt.Errorf("%w; according to the record, the node restores itself at %s: revert the run after that", err,
 				run.Until.Format(time.RFC3339))
 		}
-		say = func(string) {} // the following attempts would repeat the message
+		say = func(string) {} // later attempts would repeat the message
 		if wait := time.Until(run.Until).Round(time.Second); wait > 0 {
 			u.Say(step)(
-				fmt.Sprintf("no pod can be started on the node: waiting for its dead man, in %s%s", wait, byHand(run, claim)))
+				fmt.Sprintf("no pod can be started on the node: waiting for the dead man's switch, in %s%s", wait, byHand(run, claim)))
 		} else if !late {
 			late = true
 			u.Say(step)("waiting until the node starts pods again")
@@ -216,14 +216,14 @@ func (u Undoer) start(ctx context.Context, run ledger.Run, step ledger.Step, cla
 	}
 }
 
-// byHand returns instructions to restore the node without this tool.
+// byHand returns instructions for restoring the node without this tool.
 func byHand(run ledger.Run, claim Claim) string {
-	text := fmt.Sprintf("; to restore it manually, run on the node: sh %s/restore.sh", path.Join(deadman.Dir, run.ID))
+	text := fmt.Sprintf("; to restore the files manually, run this command on the node: sh %s/restore.sh", path.Join(deadman.Dir, run.ID))
 	if claim.key() != nil {
 		text = fmt.Sprintf("; the record on the node is encrypted, and only `kubectl gpu-fault revert %s` can read it", run.ID)
 	}
 	if time.Now().Before(run.Until) {
-		text += fmt.Sprintf("; its dead man does it at %s", run.Until.Format(time.RFC3339))
+		text += fmt.Sprintf("; the dead man's switch restores the files at %s", run.Until.Format(time.RFC3339))
 	}
 	return text
 }
@@ -236,7 +236,7 @@ func unrecorded(
 ) (ledger.State, string, error) {
 	if runtime.Instance == nil {
 		return "", "", fmt.Errorf(
-			"the node has no record of the run, and its files cannot be compared with what the run changed: %s",
+			"the node has no record of the run, and its files cannot be compared with the changes of the run: %s",
 			runtime.Problem,
 		)
 	}
@@ -247,10 +247,10 @@ func unrecorded(
 		}
 	}
 	lines := []string{
-		"the node has no record of the run: its dead man has restored the files and removed it, or nothing was changed",
+		"the node has no record of the run: its dead man's switch has restored the files and removed the record, or nothing was changed",
 	}
 	if restored.Told {
-		lines[0] = "the node's record of the run was missing; its dead man's switch was still running, and restored the files"
+		lines[0] = "the node's record of the run was missing, but the dead man's switch was still running and restored the files"
 	}
 	var still []string
 	state := ledger.StateReverted
@@ -260,19 +260,19 @@ func unrecorded(
 		case loaded && sum == f.After:
 			still = append(still, fmt.Sprintf("%q", f.Path))
 		case loaded && sum == f.Before:
-			lines = append(lines, fmt.Sprintf("%q is as before", f.Path))
+			lines = append(lines, fmt.Sprintf("%q is the same as before the run", f.Path))
 		case loaded:
 			state = ledger.StateSuperseded
 			lines = append(lines, fmt.Sprintf(
-				"%q is neither as before nor as the run left it: another client has changed it since; not changed",
+				"%q is not restored, because it matches neither its original content nor the run's: another client has changed the file",
 				f.Path,
 			))
 		case f.Before == deadman.Absent:
-			lines = append(lines, fmt.Sprintf("%q is not loaded, as before", f.Path))
+			lines = append(lines, fmt.Sprintf("%q is not loaded, as before the run", f.Path))
 		default:
 			state = ledger.StateSuperseded
 			lines = append(lines,
-				fmt.Sprintf("%q is not loaded by any container runtime now, so it was not compared", f.Path))
+				fmt.Sprintf("%q was not compared, because no container runtime currently loads it", f.Path))
 		}
 	}
 	if restored.Script != "" && len(still) == 0 {
@@ -283,13 +283,13 @@ func unrecorded(
 	if len(still) == 0 {
 		return state, strings.Join(lines, "\n"), nil
 	}
-	way := "restore it from your own copy, then revert again"
+	way := "restore the file from your own copy, then revert again"
 	if restored.Script != "" {
-		way = "on the node, this is left of the record, and restores it: sh " + restored.Script
+		way = "to restore the file from what is left of the record, run this command on the node: sh " + restored.Script
 	}
 	return "", "",
-		fmt.Errorf("the node has no record of the run, so nothing was restored, and %s has the content that the run is said to have left there: "+
-			"%s; if the run is not one of yours: kubectl delete configmap %s -n %s", strings.Join(still, ", "), way,
+		fmt.Errorf("the node has no record of the run, so nothing was restored, and %s matches the run's changes according to the ledger: "+
+			"%s; if the run is not yours, delete its record: kubectl delete configmap %s -n %s", strings.Join(still, ", "), way,
 			run.ID,
 			run.Namespace)
 }
@@ -317,21 +317,22 @@ func verdict(restored deadman.Restored) (ledger.State, string, error) {
 	}
 	var lines []string
 	if len(put) > 0 {
-		lines = append(lines, fmt.Sprintf("%s: bytes, mode, owner and times are as before", strings.Join(put, ", ")))
+		lines = append(lines, fmt.Sprintf("%s: content, mode, owner and times are restored", strings.Join(put, ", ")))
 	}
 	if len(over) > 0 {
 		lines = append(lines, fmt.Sprintf(
-			"%s: changes by another client were overwritten, as requested; bytes, mode, owner and times are as before",
+			"%s: changes by another client were overwritten, as requested; content, mode, owner and times are restored",
 			strings.Join(over, ", "),
 		))
 	}
 	if len(already) > 0 {
 		lines = append(lines,
-			fmt.Sprintf("%s: bytes, mode, owner and times are as before%s", strings.Join(already, ", "), who(restored)))
+			fmt.Sprintf("%s: content, mode, owner and times are restored%s", strings.Join(already, ", "),
+				who(restored)))
 	}
 	if len(by) > 0 {
 		lines = append(lines, fmt.Sprintf(
-			"%s: another client has restored its bytes, but not its mode, owner or time",
+			"%s: another client has restored the content, but not the mode, owner or time",
 			strings.Join(by, ", "),
 		))
 	}
@@ -339,11 +340,11 @@ func verdict(restored deadman.Restored) (ledger.State, string, error) {
 	switch {
 	case len(theirs) > 0:
 		return ledger.StateSuperseded, strings.Join(lines, "\n"), nil
-	case restored.CRI != nil && !restored.SameConfig: // CRI serves, and loaded the same files as before the fault
+	case restored.CRI != nil && !restored.SameConfig: // CRI responds, and loaded the same files as before the fault
 		lines = append(lines,
-			"the container runtime shows another configuration than before, since something that is not ours changed in the meantime: see `kubectl gpu-fault runtime show`")
+			"the container runtime has a different configuration than before, because something else changed in the meantime: see `kubectl gpu-fault runtime show`")
 	case restored.CRI != nil:
-		lines = append(lines, "the container runtime shows the configuration of before")
+		lines = append(lines, "the container runtime has the same configuration as before")
 	}
 	return ledger.StateReverted, strings.Join(lines, "\n"), nil
 }

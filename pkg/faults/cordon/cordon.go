@@ -1,8 +1,8 @@
-// Package cordon makes a node unschedulable, as a remediator would, in a run that can be reverted.
+// Package cordon implements a run that makes a node unschedulable, as a remediator would, and that can be reverted.
 //
-// The API server records who set spec.unschedulable. Each run writes under a name of its own, so the undo needs nothing
-// from the record: it uncordons the node only if this run has cordoned it. If another client cordons the node in the
-// meantime, the node does not change, so the undo cannot know.
+// The API server records which client set spec.unschedulable. Each run uses its own field manager, so the undo needs
+// nothing from the record: it uncordons the node only if this run has cordoned it. If another client also cordons the
+// node in the meantime, the node does not change, so the undo cannot detect this.
 package cordon
 
 import (
@@ -28,22 +28,22 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// UndoKind is the ledger.Undo.Kind of cordons.
+// UndoKind is the ledger.Undo.Kind for cordons.
 const UndoKind = "cordon"
 
-// KindScheduling is the kind of the target: the run of the fault locks the node itself.
+// KindScheduling is the kind of the target. It is not Node, because the fault's run locks the node itself.
 const KindScheduling = "NodeScheduling"
 
-// manager is the beginning of the field managers of all runs.
+// manager is the prefix of the field managers of all runs.
 const manager = "gpu-fault-cordon-"
 
-// Manager returns the field manager under which a run cordons.
+// Manager returns the field manager with which a run cordons nodes.
 func Manager(run string) string { return manager + run }
 
-// IsManager reports whether a field manager is that of a run.
+// IsManager reports whether a field manager belongs to a run.
 func IsManager(name string) bool { return strings.HasPrefix(name, manager) }
 
-// RunOf returns the run that has cordoned a node and not uncordoned it, or "".
+// RunOf returns the run that has cordoned a node and has not uncordoned it, or "".
 func RunOf(node metav1.Object) string {
 	for _, name := range owners(node) {
 		if run, is := strings.CutPrefix(name, manager); is {
@@ -53,7 +53,7 @@ func RunOf(node metav1.Object) string {
 	return ""
 }
 
-// Change returns the change that cordons a node, for a fault.Plan.
+// Change returns the change that cordons a node, for use in a fault.Plan.
 func Change(client kubernetes.Interface, node string) fault.Change {
 	return fault.Change{
 		Target: ledger.Target{Kind: KindScheduling, Name: node}, Action: "cordon the node",
@@ -64,7 +64,7 @@ func Change(client kubernetes.Interface, node string) fault.Change {
 	}
 }
 
-// Check returns an error if a node is cordoned already: for Plan.Checks.
+// Check returns an error if a node is already cordoned. It is for use in Plan.Checks.
 func Check(ctx context.Context, client kubernetes.Interface, node string) error {
 	_, err := schedulable(ctx, client, node)
 	return err
@@ -94,15 +94,15 @@ func apply(ctx context.Context, client kubernetes.Interface, node, run string) (
 	}
 	now, err := client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("read back node %s: %w", node, err)
+		return nil, fmt.Errorf("read node %s back: %w", node, err)
 	}
 	if !now.Spec.Unschedulable {
-		return nil, fmt.Errorf("node %s was uncordoned at once by another client", node)
+		return nil, fmt.Errorf("node %s was immediately uncordoned by another client", node)
 	}
 	return []ledger.Evidence{{Source: "Node " + node, Time: time.Now().UTC(), Text: "spec.unschedulable is true"}}, nil
 }
 
-// patch sets spec.unschedulable if the node is still as it was read.
+// patch sets spec.unschedulable if the node has not changed since it was read.
 func patch(ctx context.Context, client kubernetes.Interface, read *corev1.Node, manager string, value any) error {
 	body, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": read.UID, "resourceVersion": read.ResourceVersion},
@@ -119,7 +119,7 @@ func patch(ctx context.Context, client kubernetes.Interface, read *corev1.Node, 
 	return nil
 }
 
-// busy is the retry of a patch that conflicts with other clients: many clients write a Node.
+// busy is the backoff for a patch that conflicts with other clients. Many clients write to Nodes.
 var busy = wait.Backoff{Steps: 20, Duration: 50 * time.Millisecond}
 
 // owners returns the field managers that have set spec.unschedulable.
@@ -157,7 +157,7 @@ func (u Undoer) Needs(ledger.Step, string) []fault.Permission { return Permissio
 // Feature implements fault.Needer.
 func (Undoer) Feature() string { return "" }
 
-// Permissions returns what cordoning and its undo need, in addition to the permissions of every fault.
+// Permissions returns the permissions that cordoning and its undo need, in addition to those for every fault.
 func Permissions() []fault.Permission {
 	return []fault.Permission{{Verb: "get", Resource: "nodes"}, {Verb: "patch", Resource: "nodes"}}
 }
@@ -167,10 +167,10 @@ func (u Undoer) Undo(
 	ctx context.Context, run ledger.Run, step ledger.Step,
 ) (state ledger.State, said string, err error) {
 	if u.Client == nil {
-		return "", "", errors.New("no cluster to undo it in")
+		return "", "", errors.New("undoing the change requires a cluster")
 	}
 	if step.Target.Kind != KindScheduling {
-		return "", "", fmt.Errorf("the record's undo is rejected: its target is %s, not a %s", step.Target, KindScheduling)
+		return "", "", fmt.Errorf("the record's undo is rejected: the target is %s, not a %s", step.Target, KindScheduling)
 	}
 	err = retry.RetryOnConflict(busy, func() error {
 		node, err := u.Client.CoreV1().Nodes().Get(ctx, step.Target.Name, metav1.GetOptions{})
@@ -186,9 +186,8 @@ func (u Undoer) Undo(
 		}
 		if set := owners(node); !slices.Equal(set, []string{Manager(run.ID)}) {
 			state = ledger.StateSuperseded
-			said = "the node stays cordoned: it was cordoned" + by(slices.DeleteFunc(set, func(name string) bool {
-				return name == Manager(run.ID)
-			}))
+			said = "the node stays cordoned, because it was cordoned" +
+				by(slices.DeleteFunc(set, func(name string) bool { return name == Manager(run.ID) }))
 			return nil
 		}
 		if err := patch(ctx, u.Client, node, Manager(run.ID), nil); err != nil {

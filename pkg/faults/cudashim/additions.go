@@ -10,28 +10,28 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// InjectedError reports that a run has already injected the shim into the workload.
+// InjectedError reports that another run has already injected the shim into the workload.
 type InjectedError struct{ Ref, Run string }
 
 func (e *InjectedError) Error() string {
-	return fmt.Sprintf("%s already has the fault of run %s: change it with `kubectl gpu-fault cuda arm`, or undo it first with "+
+	return fmt.Sprintf("%s already has the fault of run %s: change the fault with `kubectl gpu-fault cuda arm`, or revert it first with "+
 		"`kubectl gpu-fault revert %s`", e.Ref, e.Run, e.Run)
 }
 
-// additions are what a run adds to templates.
+// additions are the parts that a run adds to pod templates.
 type additions struct {
 	run       string
 	configMap string
 	files     []any  // items of the ConfigMap's volume
-	preload   string // the shim, in the value of the variable
+	preload   string // path of the shim in the value of the variable
 	variable  string
-	preloads  map[string]string // values that images set, by image
-	expr      map[string]any    // the requirement of the node pin; nil: none
+	preloads  map[string]string // values of the variable that images set, by image
+	expr      map[string]any    // requirement of the node pin; nil if there is none
 	hard      bool
 	noLabels  bool // the API server drops labels from templates of this kind
 }
 
-// newAdditions returns what the run adds to each template.
+// newAdditions returns the parts that the run adds to each template.
 func (in *Injection) newAdditions(run string) additions {
 	a := additions{
 		run: run, configMap: Name(run), variable: in.variable(), preloads: in.Preloads, preload: in.preload(),
@@ -62,7 +62,7 @@ func (in *Injection) library() string {
 func (in *Injection) archs() []string { return slices.Sorted(maps.Keys(in.Libraries)) }
 func (in *Injection) mixed() bool     { return len(in.Libraries) > 1 }
 
-// preload returns the path of the shim for the variable. ld.so replaces $PLATFORM with its name for the processor.
+// preload returns the path of the shim for the variable. ld.so expands $PLATFORM to its name for the processor.
 func (in *Injection) preload() string {
 	if in.mixed() {
 		return LibraryDir + "/$PLATFORM/" + in.library()
@@ -70,8 +70,8 @@ func (in *Injection) preload() string {
 	return LibraryDir + "/" + in.library()
 }
 
-// directories returns the names that ld.so has for an architecture. glibc 2.26 to 2.36 use haswell or xeon_phi on some
-// Intel processors.
+// directories returns the library directories for an architecture: the values to which ld.so expands $PLATFORM. On some
+// Intel processors, glibc 2.26 to 2.36 expands it to haswell or xeon_phi.
 func directories(arch string, mixed bool) []string {
 	switch {
 	case !mixed:
@@ -86,10 +86,10 @@ func directories(arch string, mixed bool) []string {
 
 func libraryKey(arch string) string { return "libgpufault-" + arch + ".so" }
 
-// mode is that of the files: executable, because the library can be run to print its state.
+// mode is the file mode. The files are executable, because the library can be run to print its state.
 const mode = 0o555
 
-// into adds the additions to the chosen templates of an object. If it returns an error, the object is useless.
+// into adds the additions to the chosen templates of an object. If it returns an error, the object must be discarded.
 func (a additions) into(object map[string]any, ref string, chosen []Chosen) ([]kubeedit.Edit, error) {
 	var edits []kubeedit.Edit
 	for _, c := range chosen {
@@ -117,7 +117,7 @@ func (a additions) template(object map[string]any, ref string, c Chosen) (edits 
 			object, t.spec.Then(kubeedit.Field("volumes"), kubeedit.Element("name", volume)),
 		); taken {
 			return nil,
-				fmt.Errorf("%s: template %q has a volume %q that belongs to no known run: remove the volume", ref,
+				fmt.Errorf("%s: template %q has a volume %q that does not belong to a known run: remove the volume", ref,
 					t.label(), volume)
 		}
 	}
@@ -164,7 +164,7 @@ func (a additions) template(object map[string]any, ref string, c Chosen) (edits 
 	return edits, err
 }
 
-// preloadOf returns the path of a container's LD_PRELOAD and its new value: the shim first, because it must see every
+// preloadOf returns the path of a container's LD_PRELOAD and its new value: first the shim, because it must see every
 // call, then the user's libraries.
 func (a additions) preloadOf(object map[string]any, t Template, c Container) (kubeedit.Path, any, error) {
 	at := c.path.Then(kubeedit.Field("env"), kubeedit.Element("name", a.variable))
@@ -172,7 +172,7 @@ func (a additions) preloadOf(object map[string]any, t Template, c Container) (ku
 	switch variable := kubeedit.Map(object, at); {
 	case variable["valueFrom"] != nil:
 		return nil, nil,
-			fmt.Errorf("container %q reads %s from another object (%s), and the shim must come first: set a value in the template",
+			fmt.Errorf("container %q reads %s from another object (%s), but the shim must come first: set the value in the template",
 				c.Name, a.variable, at.Then(kubeedit.Field("valueFrom")))
 	case variable != nil:
 		users, _ = variable["value"].(string)
@@ -181,7 +181,7 @@ func (a additions) preloadOf(object map[string]any, t Template, c Container) (ku
 		inherited := kubeedit.Map(object, t.env.Then(kubeedit.Element("name", a.variable)))
 		if inherited["valueFrom"] != nil {
 			return nil, nil, fmt.Errorf(
-				"template %q reads %s from another object, and the shim must come first: set a value", t.label(),
+				"template %q reads %s from another object, but the shim must come first: set the value in the template", t.label(),
 				a.variable,
 			)
 		}
@@ -200,7 +200,7 @@ func chain(ours, users string) string {
 	return ours + ":" + users
 }
 
-// unchain removes the shim from the value of a variable. found reports whether the value had it.
+// unchain removes the shim from the value of a variable. found reports whether the value contained it.
 func unchain(value, ours string) (rest string, found bool) {
 	var kept []string
 	for part := range strings.SplitSeq(value, ":") {

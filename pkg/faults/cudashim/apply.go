@@ -23,29 +23,33 @@ type Injection struct {
 	Cluster   *Cluster
 	Workload  *Workload
 	Selection Selection
-	Pin       *Pin // nil: no restriction on nodes
-	// Preloads are the values of LD_PRELOAD that images set themselves, by the image's name in the template. A value is
-	// kept behind the shim if the template does not set the variable.
+	Pin       *Pin // nil means no restriction on nodes
+	// Preloads are the LD_PRELOAD values that images themselves set, by the image's name in the template. If the
+	// template does not set the variable, the image's value is kept after the shim.
 	Preloads map[string]string
-	// Libraries are the shims by node architecture: amd64, arm64. There is one for each that Architectures returned.
+	// Libraries are the shims by node architecture (amd64, arm64). There is one for each architecture returned by
+	// Architectures.
 	Libraries map[string][]byte
-	// Library is the file name; empty means LibraryName. Variable loads the library; empty means PreloadVar.
+	// Library is the file name. Empty means LibraryName. Variable is the variable that loads the library. Empty means
+	// PreloadVar.
 	Library, Variable string
 	// State returns the armed state file of a run.
 	State func(run ledger.Run) ([]byte, error)
-	// Disarmed returns the state file that the undo writes first, for processes that keep running; nil: none.
+	// Disarmed returns the state file that the undo writes first, for processes that keep running. It may be nil.
 	Disarmed func(run ledger.Run) ([]byte, error)
-	// Recreate is the user's consent to delete and recreate objects whose template cannot be changed: Jobs, JobSets.
+	// Recreate is the user's consent to delete and recreate objects with an immutable template, such as Jobs and
+	// JobSets.
 	Recreate bool
 	// MayCrash reports whether the fault is active from the start, so that new pods may crash before they are ready.
 	MayCrash bool
-	// Prove returns evidence that the shim is loaded, after the rollout. If it is nil, the rollout is the evidence.
+	// Prove returns evidence that the shim is loaded, after the rollout. If it is nil, the rollout itself is the
+	// evidence.
 	Prove func(ctx context.Context, r fault.Recorder, pods []corev1.Pod) ([]ledger.Evidence, error)
-	// Wait is the timeout of the rollout; 0 means that of the context.
+	// Wait is the timeout of the rollout. 0 means that only the context's deadline applies.
 	Wait time.Duration
 }
 
-// Change returns the change to the workload, for a fault.Plan.
+// Change returns the change to the workload, for use in a fault.Plan.
 func (in *Injection) Change(action string) fault.Change {
 	return fault.Change{
 		Target: in.Workload.Target(),
@@ -60,7 +64,7 @@ func (in *Injection) apply(ctx context.Context, r fault.Recorder) ([]ledger.Evid
 		return nil, err
 	}
 	run := r.Run()
-	r.Progress("trying the change on the API server")
+	r.Progress("validating the change with the API server")
 	p, err := in.plan(ctx, run.ID)
 	if err != nil {
 		return nil, err
@@ -97,7 +101,7 @@ func (in *Injection) apply(ctx context.Context, r fault.Recorder) ([]ledger.Evid
 	return append(evidence, more...), err
 }
 
-// save saves an undo that differs from the one of createConfigMap: first its seal, then the undo in the ledger.
+// save saves an undo that differs from the one saved by createConfigMap: first its seal, then the undo in the ledger.
 func (in *Injection) save(ctx context.Context, r fault.Recorder, d Data) error {
 	run := r.Run().ID
 	if err := (configMapKeeper{in.Cluster.Client, d.Namespace, run}).Keep(ctx, d.seal(run)); err != nil {
@@ -108,7 +112,7 @@ func (in *Injection) save(ctx context.Context, r fault.Recorder, d Data) error {
 
 // record saves the undo in the ledger.
 func record(ctx context.Context, r fault.Recorder, d Data) error {
-	if err := d.validate(); err != nil { // never begin a change that could not be undone
+	if err := d.validate(); err != nil { // never start a change that could not be undone
 		return err
 	}
 	data, err := json.Marshal(d)
@@ -118,8 +122,8 @@ func record(ctx context.Context, r fault.Recorder, d Data) error {
 	return r.Save(ctx, func(s *ledger.Step) { s.Undo.Data = data })
 }
 
-// write writes the change. If another client has written the object first, the change is planned again for its new
-// content and recorded before it is written.
+// write writes the change. If another client has written the object first, the change is planned again for the new
+// content, and recorded before it is written.
 func (in *Injection) write(ctx context.Context, r fault.Recorder, p *plan) error {
 	if p.data.Recreated != nil {
 		return in.recreate(ctx, r, p)
@@ -141,8 +145,8 @@ func (in *Injection) write(ctx context.Context, r fault.Recorder, p *plan) error
 	})
 }
 
-// follow adapts the plan to an object that another client has changed. If the undo stays the same, nothing has to be
-// tried and recorded again, which leaves less time for the next conflict.
+// follow adapts the plan to an object that another client has changed. If the undo stays the same, there is no new dry
+// run and nothing new to record, which shortens the time in which another conflict can occur.
 func (in *Injection) follow(ctx context.Context, r fault.Recorder, p *plan) error {
 	now, err := in.Cluster.again(ctx, in.Workload)
 	if err != nil {
@@ -165,7 +169,7 @@ func (in *Injection) follow(ctx context.Context, r fault.Recorder, p *plan) erro
 	return in.save(ctx, r, p.data)
 }
 
-// sameUndo reports whether two lists of edits have the same undo. Their own values may differ by defaults.
+// sameUndo reports whether two lists of edits have the same undo. The injected values may differ by defaults.
 func sameUndo(a, b []kubeedit.Edit) bool {
 	return slices.EqualFunc(a, b, func(a, b kubeedit.Edit) bool {
 		return a.Path.String() == b.Path.String() && a.Element == b.Element && a.Made == b.Made &&
@@ -173,7 +177,7 @@ func sameUndo(a, b []kubeedit.Edit) bool {
 	})
 }
 
-// stored takes over the values that the API server stored if they differ from those of the dry run.
+// stored adopts the values that the API server stored if they differ from those of the dry run.
 func (in *Injection) stored(ctx context.Context, r fault.Recorder, p *plan, stored *unstructured.Unstructured) error {
 	before := kubeedit.Encode(p.data.Edits)
 	if dropped := p.data.adopt(stored); dropped != nil {
@@ -205,8 +209,8 @@ func (in *Injection) recreate(ctx context.Context, r fault.Recorder, p *plan) er
 		})
 }
 
-// ownerReference makes the garbage collector delete the ConfigMap with its workload. It does not block the deletion of
-// the workload, because that would require more permissions.
+// ownerReference makes the garbage collector delete the ConfigMap together with its workload. It does not block the
+// deletion of the workload, because that would require more permissions.
 func ownerReference(apiVersion, kind, name string, uid types.UID) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: apiVersion, Kind: kind, Name: name, UID: uid}
 }

@@ -78,7 +78,7 @@ func TestTheUndoIsSavedFirst(t *testing.T) {
 		t.Errorf("calls %s", got)
 	}
 	if state, said, err := w.undo(r.step); err != nil || state != ledger.StateReverted ||
-		!strings.Contains(said, "as they were") {
+		!strings.Contains(said, "restored") {
 		t.Errorf("%s: %s, %v", state, said, err)
 	}
 	after := w.object(found)
@@ -198,7 +198,7 @@ func TestRefusalsAreExplained(t *testing.T) {
 		},
 		"webhook": {
 			apierrors.NewBadRequest(`admission webhook "x" denied the request: no`),
-			"ask the cluster's administrator for an exception",
+			"ask the cluster administrator for an exception",
 		},
 		"terminating": {terminating, `namespace "team" is being deleted`},
 		"immutable":   {apierrors.NewInvalid(schema.GroupKind{Kind: "JobSet"}, "web", nil), ""},

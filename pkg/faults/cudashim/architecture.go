@@ -15,16 +15,16 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// placement is the part of a pod spec that restricts the nodes of its pods.
+// placement is the part of a pod spec that restricts the nodes on which pods may run.
 type placement struct {
 	NodeName     string            `json:"nodeName"`
 	NodeSelector map[string]string `json:"nodeSelector"`
 	Affinity     *corev1.Affinity  `json:"affinity"`
 }
 
-// Architectures returns the architectures of the nodes on which pods of the chosen templates may run, sorted: amd64,
-// arm64. If containers request GPUs and the cluster has nodes with GPUs, only those nodes count. Architectures returns
-// an error for a template that fits no node, and for Windows.
+// Architectures returns the sorted architectures (amd64, arm64) of the nodes on which pods of the chosen templates may
+// run. If containers request GPUs and the cluster has GPU nodes, only those nodes count. It returns an error for a
+// template that matches no node, and for Windows.
 func (c *Cluster) Architectures(ctx context.Context, w *Workload, chosen []Chosen) ([]string, error) {
 	list, err := c.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
@@ -41,7 +41,7 @@ func (c *Cluster) Architectures(ctx context.Context, w *Workload, chosen []Chose
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(map[string]any{
 			"nodeName": spec["nodeName"], "nodeSelector": spec["nodeSelector"], "affinity": spec["affinity"],
 		}, &p); err != nil {
-			return nil, fmt.Errorf("%s: decode the node restrictions of its pods: %w", w.Ref(), err)
+			return nil, fmt.Errorf("%s: decode the node restrictions of the pods: %w", w.Ref(), err)
 		}
 		nodes := slices.DeleteFunc(slices.Clone(list.Items), func(n corev1.Node) bool { return !p.allows(&n) })
 		if len(nodes) == 0 {
@@ -68,7 +68,7 @@ func (c *Cluster) Architectures(ctx context.Context, w *Workload, chosen []Chose
 		}
 		if !linux {
 			return nil,
-				fmt.Errorf("%s: its pods can run only on Windows nodes, which the shim does not support", w.Ref())
+				fmt.Errorf("%s: the pods can run only on Windows nodes, which the shim does not support", w.Ref())
 		}
 	}
 	slices.Sort(archs)
@@ -84,7 +84,8 @@ func hasGPU(n *corev1.Node) bool {
 	return false
 }
 
-// allows reports whether pods may run on a node, by its labels. Taints do not count, because they come and go.
+// allows reports whether pods may run on a node according to its labels. Taints are ignored, because they may change at
+// any time.
 func (p placement) allows(n *corev1.Node) bool {
 	if p.NodeName != "" {
 		return p.NodeName == n.Name
@@ -106,7 +107,7 @@ func (p placement) allows(n *corev1.Node) bool {
 		})
 }
 
-// matches reports whether all requirements hold. An invalid one does not hold, as for the scheduler.
+// matches reports whether all requirements are met. As in the scheduler, an invalid requirement is never met.
 func matches(requirements []corev1.NodeSelectorRequirement, set labels.Set) bool {
 	operators := map[corev1.NodeSelectorOperator]selection.Operator{
 		corev1.NodeSelectorOpIn: selection.In, corev1.NodeSelectorOpNotIn: selection.NotIn,

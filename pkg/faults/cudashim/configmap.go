@@ -14,10 +14,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// maxConfigMap is the API server's limit for the data of a ConfigMap, in bytes (its MaxSecretSize).
+// maxConfigMap is the API server's limit for the data of a ConfigMap in bytes (MaxSecretSize).
 const maxConfigMap = 1 << 20
 
-// stateRoom is reserved for the state before its size is known.
+// stateRoom is the number of bytes reserved for the state file while its size is not known yet.
 const stateRoom = 4 << 10
 
 // Name returns the name of a run's ConfigMap, which is in the workload's namespace.
@@ -55,12 +55,12 @@ func (p payload) fits() error {
 		size += stateRoom
 	}
 	if size > maxConfigMap {
-		return fmt.Errorf("the libraries take %d KiB; a ConfigMap holds at most %d KiB", size>>10, maxConfigMap>>10)
+		return fmt.Errorf("the libraries require %d KiB, but a ConfigMap can contain at most %d KiB", size>>10, maxConfigMap>>10)
 	}
 	return nil
 }
 
-// tryConfigMap asks the API server whether it would accept the ConfigMap: quota, permissions, admission.
+// tryConfigMap asks the API server whether it would accept the ConfigMap, given quota, permissions and admission.
 func (in *Injection) tryConfigMap(ctx context.Context, run string) error {
 	cm := in.configMap(run, nil)
 	_, err := in.Cluster.Client.CoreV1().ConfigMaps(cm.Namespace).Create(ctx, cm.ConfigMap,
@@ -82,7 +82,7 @@ func (in *Injection) createConfigMap(ctx context.Context, run ledger.Run, d Data
 	if err := cm.fits(); err != nil {
 		return err
 	}
-	if d.Recreated != nil { // the old owner is about to be deleted, and the new one does not exist yet
+	if d.Recreated != nil { // the old owner will be deleted, and the new one does not exist yet
 		cm.OwnerReferences = nil
 	}
 	setSeal(cm.ConfigMap, d.seal(run.ID))
@@ -101,7 +101,7 @@ func (in *Injection) createConfigMap(ctx context.Context, run ledger.Run, d Data
 	return explain(err, "create configmap "+cm.Name, cm.Namespace)
 }
 
-// changeConfigMap changes a run's ConfigMap. It tries again if other clients change it at the same time.
+// changeConfigMap changes a run's ConfigMap. It retries if other clients change it at the same time.
 func changeConfigMap(
 	ctx context.Context, client kubernetes.Interface, namespace, run string, change func(*corev1.ConfigMap) error,
 ) error {
@@ -117,7 +117,7 @@ func changeConfigMap(
 		if err := change(cm); err != nil {
 			return err
 		}
-		// Its resourceVersion is the precondition
+		// The resourceVersion is the precondition.
 		_, err = configMaps.Update(ctx, cm, metav1.UpdateOptions{FieldManager: FieldManager})
 		return explain(err, "change "+what, namespace)
 	})
@@ -127,10 +127,10 @@ func isOfRun(cm *corev1.ConfigMap, run string) bool {
 	return cm.Labels[ledger.LabelManagedBy] == ledger.ManagedBy && cm.Labels[ledger.LabelRun] == run
 }
 
-// ErrReverting reports that a run is being reverted, so that its fault must not be armed again.
+// ErrReverting reports that a run is being reverted, so its fault must not be armed again.
 var ErrReverting = errors.New("another client is reverting the run")
 
-// UpdateState replaces a run's state file with a disarmed one. Pods see it when their kubelet refreshes the volume: see
+// UpdateState replaces a run's state file with a disarmed one. Pods see it when their kubelet refreshes the volume; see
 // Refresh. If the run's ConfigMap no longer exists, apierrors.IsNotFound reports true for the error.
 func UpdateState(ctx context.Context, client kubernetes.Interface, namespace, run string, state []byte) error {
 	return changeConfigMap(ctx, client, namespace, run, func(cm *corev1.ConfigMap) error {
@@ -139,8 +139,8 @@ func UpdateState(ctx context.Context, client kubernetes.Interface, namespace, ru
 	})
 }
 
-// Arm is UpdateState for an armed state. It returns ErrReverting if an undo has disarmed the run: the resourceVersion
-// of the ConfigMap decides which client was first.
+// Arm is like UpdateState, but for an armed state. It returns ErrReverting if an undo has disarmed the run. The
+// resourceVersion of the ConfigMap determines which client was first.
 func Arm(ctx context.Context, client kubernetes.Interface, namespace, run string, state []byte) error {
 	return changeConfigMap(ctx, client, namespace, run, func(cm *corev1.ConfigMap) error {
 		if _, ends := cm.Annotations[reverting]; ends {
@@ -171,7 +171,7 @@ func ReadState(ctx context.Context, client kubernetes.Interface, namespace, run 
 	state, ok := cm.BinaryData[StateKey]
 	if !ok {
 		return nil,
-			fmt.Errorf("configmap %s/%s has no state, so that another client has changed it", namespace, Name(run))
+			fmt.Errorf("configmap %s/%s contains no state, so another client must have changed it", namespace, Name(run))
 	}
 	return state, nil
 }

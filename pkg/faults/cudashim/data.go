@@ -11,10 +11,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// UndoKind is the ledger.Undo.Kind of changed workloads.
+// UndoKind is the ledger.Undo.Kind for changed workloads.
 const UndoKind = "workload"
 
-// Data is the undo in ledger.Undo.Data: of the object it has only the changes.
+// Data is the undo in ledger.Undo.Data. It contains only the changes to the object, not the object itself.
 type Data struct {
 	Group     string `json:"group,omitempty"`
 	Version   string `json:"version"`
@@ -23,12 +23,12 @@ type Data struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	UID       string `json:"uid"`
-	// ConfigMap holds the libraries and the state, in the same namespace.
+	// ConfigMap is the name of the ConfigMap with the libraries and the state, in the same namespace.
 	ConfigMap string          `json:"configMap"`
 	Edits     []kubeedit.Edit `json:"edits"`
 	// Owned are the fields that other managers lost to the change.
 	Owned []kubeedit.Owned `json:"owned,omitempty"`
-	// Variable is LD_PRELOAD or LD_AUDIT, and Preload the path of the shim in its value.
+	// Variable is LD_PRELOAD or LD_AUDIT. Preload is the path of the shim in its value.
 	Variable string `json:"variable"`
 	Preload  string `json:"preload"`
 	// Pin is the node selector requirement of the injection, if any.
@@ -36,7 +36,7 @@ type Data struct {
 	// Disarmed is the state file that the undo writes first.
 	Disarmed []byte      `json:"disarmed,omitempty"`
 	Replaced Replacement `json:"replaced"`
-	// Before is the SHA-256 of the original pod templates, to verify the undo.
+	// Before is the SHA-256 checksum of the original pod templates, for verifying the undo.
 	Before string `json:"before,omitempty"`
 	// Recreated is set if the object had to be deleted and recreated.
 	Recreated *Recreated `json:"recreated,omitempty"`
@@ -46,15 +46,15 @@ type Data struct {
 type Recreated struct {
 	// Original is the original object in a form that can be created.
 	Original json.RawMessage `json:"original"`
-	// UID is that of the recreated object; empty until it exists.
+	// UID is the UID of the recreated object. It is empty until the object exists.
 	UID string `json:"uid,omitempty"`
 }
 
-// maxOriginal limits the original object, in bytes: a record has at most 1 MiB.
+// maxOriginal limits the size of the original object in bytes, because a record can be at most 1 MiB.
 const maxOriginal = 400 << 10
 
-// ReadData returns the undo of a step, which must concern the step's target. It returns nil without an error if the
-// step has changed nothing yet.
+// ReadData returns the undo of a step. The undo must be for the step's target. ReadData returns nil without an error if
+// the step has not changed anything yet.
 func ReadData(step ledger.Step) (*Data, error) {
 	if len(step.Undo.Data) == 0 {
 		return nil, nil
@@ -72,13 +72,14 @@ func ReadData(step ledger.Step) (*Data, error) {
 	return &d, nil
 }
 
-// validate returns an error for data that this tool never writes: it comes from the cluster.
+// validate returns an error for data that this tool never writes. It is necessary because the data comes from the
+// cluster.
 func (d *Data) validate() error {
 	switch {
 	case d.Version == "" || d.Resource == "" || d.Kind == "" || d.Namespace == "" || d.Name == "" || d.UID == "":
-		return errors.New("it does not name an object")
+		return errors.New("no object is specified")
 	case d.ConfigMap == "" || d.Preload == "" || d.Variable == "":
-		return errors.New("it does not describe the injection")
+		return errors.New("the injection is not described")
 	case d.Recreated != nil && len(d.Recreated.Original) > maxOriginal:
 		return errors.New("the object is too large")
 	}
@@ -100,7 +101,7 @@ func (d *Data) gvr() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: d.Group, Version: d.Version, Resource: d.Resource}
 }
 
-// Ref names the workload as kubectl does.
+// Ref formats the name of the workload in kubectl's style.
 func (d *Data) Ref() string {
 	return ref(schema.GroupVersion{Group: d.Group, Version: d.Version}.String(), d.Kind, d.Name)
 }

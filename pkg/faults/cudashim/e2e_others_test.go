@@ -104,7 +104,7 @@ func TestE2EJobIsCreatedAgain(t *testing.T) {
 	if err != nil || len(cm.OwnerReferences) != 1 || cm.OwnerReferences[0].UID != s.get(w).GetUID() {
 		t.Errorf("the configmap belongs to %v, %v", cm.OwnerReferences, err)
 	}
-	if state, said := s.undo(r); state != ledger.StateReverted || !strings.Contains(said, "as they were") {
+	if state, said := s.undo(r); state != ledger.StateReverted || !strings.Contains(said, "restored") {
 		t.Errorf("%s: %s", state, said)
 	}
 	after := s.get(w)
@@ -177,7 +177,7 @@ func TestE2ECustomResource(t *testing.T) {
 	if strings.Count(spec, "LD_PRELOAD") != 2 || strings.Contains(spec, "gpufault.dev/run") {
 		t.Errorf("injected: %s", spec)
 	}
-	if state, said := s.undo(r); state != ledger.StateReverted || !strings.Contains(said, "as they were") {
+	if state, said := s.undo(r); state != ledger.StateReverted || !strings.Contains(said, "restored") {
 		t.Errorf("%s: %s", state, said)
 	}
 	s.same(before, s.get(w))
@@ -211,7 +211,7 @@ func TestE2EAgainstAStormOfChanges(t *testing.T) {
 	state, said := s.undo(r)
 	close(stop)
 	t.Logf("%d changes meanwhile", <-stopped)
-	if state != ledger.StateReverted || !strings.Contains(said, "as they were") {
+	if state != ledger.StateReverted || !strings.Contains(said, "restored") {
 		t.Errorf("%s: %s", state, said)
 	}
 }

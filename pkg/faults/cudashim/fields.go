@@ -12,8 +12,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// writeFields replaces the managed fields of an object if it is still as it was read. The API server stores them
-// unchanged if nothing else changes (fieldmanager.Update: "this is necessary to allow directly updating managed
+// writeFields replaces the managed fields of an object if it has not changed since it was read. The API server stores
+// them unchanged if nothing else changes (fieldmanager.Update: "this is necessary to allow directly updating managed
 // fields").
 func (c *Cluster) writeFields(
 	ctx context.Context, w *Workload, object *unstructured.Unstructured, fields []metav1.ManagedFieldsEntry,

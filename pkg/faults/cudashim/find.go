@@ -15,11 +15,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// maxOwners limits the number of owners to follow: a Dynamo graph is five above its pods.
+// maxOwners limits the number of owners to follow. A Dynamo graph is five levels above its pods.
 const maxOwners = 10
 
-// Find returns the workload for a name in kubectl's form TYPE/NAME. It follows the owners up to the topmost one that
-// has pod templates, because a controller would undo changes to the objects that it creates.
+// Find returns the workload with a name in kubectl's form TYPE/NAME. It follows the owners up to the topmost one with
+// pod templates, because a controller would undo changes to the objects that it creates.
 func (c *Cluster) Find(ctx context.Context, namespace, name string) (*Workload, error) {
 	kind, name, ok := strings.Cut(strings.TrimSpace(name), "/")
 	if !ok || kind == "" || name == "" || strings.Contains(name, "/") {
@@ -51,7 +51,7 @@ func (c *Cluster) Find(ctx context.Context, namespace, name string) (*Workload, 
 	return w, nil
 }
 
-// mapping returns the type of a name in any form that kubectl accepts: deploy, deployments.apps, deployments.v1.apps,
+// mapping returns the type for a name in any form that kubectl accepts: deploy, deployments.apps, deployments.v1.apps,
 // Deployment.
 func (c *Cluster) mapping(name string) (*meta.RESTMapping, error) {
 	full, group := schema.ParseResourceArg(strings.ToLower(name))
@@ -104,7 +104,7 @@ func (c *Cluster) climb(
 			reason = err.Error()
 			break
 		}
-		if parent == nil { // the owner was deleted, and nothing owns the object now
+		if parent == nil { // the owner was deleted, so the object has no owner now
 			above = ""
 			break
 		}
@@ -123,12 +123,12 @@ func (c *Cluster) climb(
 	return found, nil
 }
 
-// noTemplate returns the error for an object without a pod template of its own or of an owner.
+// noTemplate returns the error for an object for which neither the object nor an owner has a pod template.
 func noTemplate(top *unstructured.Unstructured, asked, above, reason string) error {
 	isPod := strings.HasPrefix(asked, "pod/")
 	switch {
 	case isPod && strings.HasPrefix(above, "node/"):
-		return fmt.Errorf("%s is a static pod of %s, which runs it from a file: it has no pod template in the cluster",
+		return fmt.Errorf("%s is a static pod that %s runs from a file: it has no pod template in the cluster",
 			asked, above)
 	case isPod && above != "" && reason != "":
 		return fmt.Errorf("%s belongs to %s, which cannot be read (%s): specify an object with a pod template, or get permission to read the owner",
@@ -140,8 +140,8 @@ func noTemplate(top *unstructured.Unstructured, asked, above, reason string) err
 			asked, above,
 		)
 	case isPod:
-		return fmt.Errorf("%s is a bare pod, whose containers cannot be changed and which nothing would recreate: run it as a Deployment or a "+
-			"Job, and specify that", asked)
+		return fmt.Errorf("%s is a pod without a controller: its containers cannot be changed, and it would not be recreated; run it as a Deployment or "+
+			"Job, and specify that object", asked)
 	case above != "":
 		return fmt.Errorf(
 			"neither %s nor %s has a pod template: specify the object that creates the pods, such as deployment/NAME",
@@ -154,7 +154,7 @@ func noTemplate(top *unstructured.Unstructured, asked, above, reason string) err
 		top.GetKind())
 }
 
-// ownerOf returns the controller of an object, or its only owner.
+// ownerOf returns the controller of an object or, if there is none, its only owner.
 func ownerOf(object *unstructured.Unstructured) *metav1.OwnerReference {
 	if controller := metav1.GetControllerOf(object); controller != nil {
 		return controller
@@ -176,10 +176,10 @@ func (c *Cluster) owner(
 	}
 	mapping, err := c.Mapper.RESTMapping(schema.GroupKind{Group: version.Group, Kind: owner.Kind}, version.Version)
 	if err != nil {
-		return nil, none, errors.New("the cluster does not have its kind")
+		return nil, none, errors.New("its kind does not exist in the cluster")
 	}
 	if mapping.Scope.Name() != meta.RESTScopeNameNamespace {
-		return nil, none, errors.New("it is not namespaced")
+		return nil, none, errors.New("the owner is not namespaced")
 	}
 	object, err := c.Dynamic.Resource(mapping.Resource).Namespace(namespace).Get(ctx, owner.Name, metav1.GetOptions{})
 	switch {
@@ -191,7 +191,7 @@ func (c *Cluster) owner(
 	return object, mapping.Resource, nil
 }
 
-// Run returns the ID of the run whose shim the workload has, or an empty string.
+// Run returns the ID of the run whose shim is in the workload, or an empty string.
 func (w *Workload) Run() string {
 	for _, t := range w.Templates {
 		for _, v := range kubeedit.List(w.Object.Object, t.spec.Then(kubeedit.Field("volumes"))) {

@@ -8,8 +8,9 @@ import (
 	"hash/fnv"
 )
 
-// Strings in the shim (cudafault/shim: shim.h, state.h, look.c, run.c, trigger.c) that reveal what it is, and their
-// replacements in an exercise. Each ends with a zero byte in the file, and no replacement is longer.
+// Strings in the shim (cudafault/shim: shim.h, state.h, look.c, run.c, trigger.c) that reveal its purpose, and their
+// replacements in an exercise. Each string ends with a zero byte in the file, and no replacement is longer than the
+// original.
 const (
 	fileState  = LibraryDir + "/" + StateKey // GF_STATE_PATH
 	fileRun    = RunDir + "/processes"       // GF_RUN_PATH
@@ -17,13 +18,13 @@ const (
 	magicLab   = "GPULAYER"
 )
 
-// neutralLibrary returns the library with the directories of an exercise and without the strings that reveal what it
-// is: strings(1) must not give the answer away either.
+// neutralLibrary returns the library with the directories of an exercise and without the strings that reveal its
+// purpose, so that even strings(1) does not reveal the answer.
 func (s Shim) neutralLibrary(library []byte) ([]byte, error) {
 	library = bytes.Clone(library)
 	for _, name := range []struct {
 		old, now string
-		whole    bool // it is in the file once, with a zero byte after it
+		whole    bool // whether the string occurs once, followed by a zero byte
 	}{
 		{fileState, s.Dir + "/" + StateKey, true},
 		{fileRun, s.RunDir + "/processes", true},
@@ -38,14 +39,14 @@ func (s Shim) neutralLibrary(library []byte) ([]byte, error) {
 		}
 		now := append([]byte(name.now), make([]byte, len(old)-len(name.now))...)
 		if n := bytes.Count(library, old); n == 0 || name.whole && n != 1 {
-			return nil, fmt.Errorf("unsupported version of the shim: it has %q %d times", name.old, n)
+			return nil, fmt.Errorf("unsupported version of the shim: it contains %q %d times", name.old, n)
 		}
 		library = bytes.ReplaceAll(library, old, now)
 	}
 	return library, nil
 }
 
-// Offsets of the checksum and the run's ID in a state file (cudafault/shim/state.h, struct gf_state).
+// Offsets of the checksum and the run ID in a state file (cudafault/shim/state.h, struct gf_state).
 const (
 	stateSize  = 1024
 	stateSum   = 16
@@ -53,7 +54,7 @@ const (
 	stateRunTo = 80
 )
 
-// neutralState returns the state file for a neutral library: with another magic, and without the run's ID.
+// neutralState returns the state file for a neutral library: with a different magic number, and without the run ID.
 func neutralState(state []byte) ([]byte, error) {
 	if len(state) != stateSize || !bytes.HasPrefix(state, []byte(magicState)) ||
 		binary.LittleEndian.Uint64(state[stateSum:]) != sumState(state) {
@@ -66,7 +67,7 @@ func neutralState(state []byte) ([]byte, error) {
 	return state, nil
 }
 
-// sumState returns the FNV-1a hash of a state file whose checksum is zero.
+// sumState returns the FNV-1a hash of a state file with a zero checksum field.
 func sumState(state []byte) uint64 {
 	state = bytes.Clone(state)
 	clear(state[stateSum : stateSum+8])

@@ -12,20 +12,20 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// Replacement is when a controller replaces pods after their template has changed.
+// Replacement determines when a controller replaces pods after their template has changed.
 type Replacement string
 
 // The replacements.
 const (
-	Rolling  Replacement = "rolling"  // immediately, by its own strategy
+	Rolling  Replacement = "rolling"  // immediately, following the workload's strategy
 	OnDelete Replacement = "onDelete" // when the user deletes the old ones
 	NextJob  Replacement = "nextJob"  // when the next job starts
 	Paused   Replacement = "paused"   // when the user resumes the rollout
 	Recreate Replacement = "recreate" // the object is deleted and recreated, with Injection.Recreate
-	Unknown  Replacement = "unknown"  // its controller decides
+	Unknown  Replacement = "unknown"  // the controller decides
 )
 
-// Replacement returns when pods are replaced after a change of the workload's templates.
+// Replacement returns when pods are replaced after a change to the workload's templates.
 func (w *Workload) Replacement() Replacement {
 	group, kind := w.Object.GroupVersionKind().Group, w.Object.GetKind()
 	text := func(names ...string) string { return kubeedit.Text(w.Object.Object, kubeedit.Fields(names...)) }
@@ -49,7 +49,7 @@ func (w *Workload) Replacement() Replacement {
 	case group == "leaderworkerset.x-k8s.io", group == "nvidia.com" && kind == "DynamoGraphDeployment":
 		return Rolling
 	case group == "ray.io" && kind == "RayCluster", group == "kubeflow.org":
-		// Their controllers replace only pods that were deleted
+		// Their controllers replace only pods that were deleted.
 		return OnDelete
 	}
 	return Unknown
@@ -81,7 +81,7 @@ func (w *Workload) Managers() []string {
 		warn("Flux"+of(" helmrelease ", name),
 			fmt.Sprintf("flux suspend helmrelease %s, and resume it afterwards", cmp.Or(name, "NAME")))
 	case managed("fleetagent") || annotations["objectset.rio.cattle.io/id"] != "":
-		warn("Rancher Fleet", "pause its bundle in the meantime")
+		warn("Rancher Fleet", "pause the bundle in the meantime")
 	}
 	return notes
 }
@@ -93,18 +93,18 @@ func of(word, name string) string {
 	return word + name
 }
 
-// Notes returns what a user should know before a change: what may undo it, and when it takes effect. Objects that may
-// not be read are skipped.
+// Notes returns notes that a user should see before a change: what may undo the change, and when it takes effect.
+// Objects that the user may not read are skipped.
 func (c *Cluster) Notes(ctx context.Context, w *Workload) []string {
 	return c.notes(ctx, w, w.Replacement())
 }
 
-// notes returns the notes for a replacement that a dry run found.
+// notes returns the notes for a replacement determined by a dry run.
 func (c *Cluster) notes(ctx context.Context, w *Workload, replaced Replacement) []string {
 	var notes []string
 	if w.Asked != "" {
 		notes = append(notes,
-			fmt.Sprintf("%s belongs to %s, which is changed, with all its pods", w.Asked, w.Ref()))
+			fmt.Sprintf("%s belongs to %s, which is changed together with all its pods", w.Asked, w.Ref()))
 	}
 	if w.Above != "" {
 		notes = append(notes,
@@ -115,7 +115,7 @@ func (c *Cluster) notes(ctx context.Context, w *Workload, replaced Replacement) 
 	switch replaced {
 	case OnDelete:
 		notes = append(notes,
-			fmt.Sprintf("the controller of %s does not replace running pods: they get the shim, and lose it again, only if "+
+			fmt.Sprintf("the controller of %s does not replace running pods: the shim is added to them, and removed again, only if "+
 				"you delete them", w.Ref()))
 	case Paused:
 		notes = append(notes,
@@ -126,11 +126,11 @@ func (c *Cluster) notes(ctx context.Context, w *Workload, replaced Replacement) 
 		notes = append(notes, fmt.Sprintf("%s: the change applies to the next job, not to running jobs", w.Ref()))
 	case Recreate:
 		notes = append(notes, fmt.Sprintf(
-			"%s is deleted and recreated, and once more for the undo: its work restarts each time", w.Ref(),
+			"%s is deleted and recreated, and again for the undo: its work starts over each time", w.Ref(),
 		))
 	case Unknown:
 		notes = append(notes, fmt.Sprintf(
-			"the controller of %s decides whether running pods are replaced: if it does not replace them, delete them",
+			"the controller of %s decides whether to replace running pods: if it does not, delete them",
 			w.Ref(),
 		))
 	}
@@ -149,7 +149,7 @@ func (c *Cluster) autoscalers(ctx context.Context, w *Workload) []string {
 	for _, hpa := range list.Items {
 		if target := hpa.Spec.ScaleTargetRef; target.Kind == w.Object.GetKind() && target.Name == w.Object.GetName() {
 			notes = append(notes,
-				fmt.Sprintf("horizontalpodautoscaler/%s scales %s from %d to %s, and may react to the fault with more pods, "+
+				fmt.Sprintf("horizontalpodautoscaler/%s scales %s from %d to %s, and may react to the fault by adding pods, "+
 					"which also have the fault",
 					hpa.Name, w.Ref(), atLeast(hpa.Spec.MinReplicas), count.Of(hpa.Spec.MaxReplicas, "pod")))
 		}
@@ -164,7 +164,7 @@ func atLeast(replicas *int32) int32 {
 	return *replicas
 }
 
-// envFromNotes returns notes about variables from objects that this tool does not read: Secrets.
+// envFromNotes returns notes about variables from objects that this tool does not read, such as Secrets.
 func envFromNotes(w *Workload, chosen []Chosen, variable string) []string {
 	var notes []string
 	for _, c := range chosen {
@@ -178,7 +178,7 @@ func envFromNotes(w *Workload, chosen []Chosen, variable string) []string {
 				for _, kind := range []string{"configMap", "secret"} {
 					if name := kubeedit.Text(e, kubeedit.Fields(kind+"Ref", "name")); name != "" {
 						notes = append(notes,
-							fmt.Sprintf("container %q reads variables from %s %q: if %s is one of them, the injected value hides it; to keep it, set "+
+							fmt.Sprintf("container %q reads variables from %s %q: if %s is one of them, the injected value overrides it; to keep the value, set "+
 								"it in the template",
 								container.Name, kind, name, variable))
 					}

@@ -16,7 +16,7 @@ import (
 // Pin restricts the pods of the changed templates to nodes.
 type Pin struct {
 	Nodes []string // names
-	// Hard reports whether the nodes are required, so that pods stay Pending if they have no room. Otherwise the nodes
+	// Hard means that the nodes are required, so that pods stay Pending if the nodes have no room. Otherwise, the nodes
 	// are preferred.
 	Hard bool
 }
@@ -33,10 +33,11 @@ func preferredTerms(spec kubeedit.Path) kubeedit.Path {
 	return spec.Then(kubeedit.Fields("affinity", "nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution")...)
 }
 
-// expression returns the requirement that selects the nodes by their hostname label, which may differ from their names.
+// expression returns the requirement that selects the nodes by their hostname labels, which may differ from the node
+// names.
 func (p *Pin) expression(ctx context.Context, c *Cluster) (map[string]any, error) {
 	if len(p.Nodes) == 0 {
-		return nil, errors.New("the pin has no nodes")
+		return nil, errors.New("no nodes are specified to run the pods on")
 	}
 	values := make([]any, len(p.Nodes))
 	for i, name := range p.Nodes {
@@ -47,18 +48,18 @@ func (p *Pin) expression(ctx context.Context, c *Cluster) (map[string]any, error
 		case err != nil:
 			return nil, fmt.Errorf("get node %q: %w", name, err)
 		case node.Labels[corev1.LabelHostname] == "":
-			return nil, fmt.Errorf("node %q has no label %s, which the pin requires", name, corev1.LabelHostname)
+			return nil, fmt.Errorf("node %q does not have the label %s, which is required for running the pods on it", name, corev1.LabelHostname)
 		}
 		values[i] = node.Labels[corev1.LabelHostname]
 	}
 	return map[string]any{"key": corev1.LabelHostname, "operator": "In", "values": values}, nil
 }
 
-// pin pins a template to nodes. Terms are alternatives, so it adds the requirement to each of the user's terms and
-// removes none.
+// pin restricts a template to nodes. Because terms are alternatives, it adds the requirement to each of the user's
+// terms and removes none.
 func (a additions) pin(object map[string]any, t Template) ([]kubeedit.Edit, error) {
 	if name := kubeedit.Text(object, t.spec.Then(kubeedit.Field("nodeName"))); name != "" {
-		return nil, fmt.Errorf("template %q sets nodeName %q, so that its pods cannot be pinned to another node",
+		return nil, fmt.Errorf("template %q sets nodeName %q, so its pods cannot run on another node",
 			t.label(), name)
 	}
 	term := map[string]any{"matchExpressions": []any{a.expr}}
@@ -76,7 +77,7 @@ func (a additions) pin(object map[string]any, t Template) ([]kubeedit.Edit, erro
 	return []kubeedit.Edit{edit}, err
 }
 
-// pinned returns the terms with the requirement in each.
+// pinned returns the terms with the requirement added to each.
 func pinned(terms []any, expr any) (result []any, changed bool) {
 	if len(terms) == 0 {
 		return []any{map[string]any{"matchExpressions": []any{expr}}}, true
@@ -87,7 +88,7 @@ func pinned(terms []any, expr any) (result []any, changed bool) {
 		expressions, _ := users["matchExpressions"].([]any)
 		fields, _ := users["matchFields"].([]any)
 		result[i] = e
-		// A term without requirements matches no node, and must not match nodes now
+		// A term without requirements matches no node, and must still match no node.
 		if len(expressions)+len(fields) == 0 || indexOf(expressions, kubeedit.Encode(expr)) >= 0 {
 			continue
 		}
@@ -101,9 +102,9 @@ func pinned(terms []any, expr any) (result []any, changed bool) {
 	return result, changed
 }
 
-// unpin removes the requirement from terms that another client has changed. It returns the remaining terms and whether
-// one had the requirement. A term with nothing else belongs to the injection and is removed, because without
-// requirements it would match no node.
+// unpin removes the requirement from terms that another client has changed. It returns the remaining terms, and whether
+// one of them contained the requirement. A term that contains nothing else belongs to the injection and is removed,
+// because without requirements it would match no node.
 func unpin(terms []any, expr any) (left []any, found bool) {
 	for _, e := range terms {
 		term, ok := e.(map[string]any)

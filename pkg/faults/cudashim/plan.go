@@ -19,16 +19,16 @@ import (
 
 // plan is a change that passed a dry run on the API server.
 type plan struct {
-	object *unstructured.Unstructured // as it was read
+	object *unstructured.Unstructured // the object as read
 	data   Data
 	// changed is the object with the additions, without the API server's defaults.
 	changed *unstructured.Unstructured
 	notes   []string
-	// additions are what was added.
+	// additions are the parts that were added.
 	additions additions
 }
 
-// plan reads the object again, adds the additions and sends a dry run to the API server, which calls admission, sets
+// plan reads the object again, adds the additions, and sends a dry run to the API server, which runs admission, sets
 // defaults and shows which managers lose fields.
 func (in *Injection) plan(ctx context.Context, run string) (*plan, error) {
 	a := in.newAdditions(run)
@@ -46,7 +46,7 @@ func (in *Injection) plan(ctx context.Context, run string) (*plan, error) {
 			return err
 		}
 		p, err = in.tryOut(ctx, now, a)
-		if err == nil && p == nil { // again without labels, because this kind drops them
+		if err == nil && p == nil { // retry without labels, because this kind drops them
 			without := a
 			without.noLabels = true
 			p, err = in.tryOut(ctx, now, without)
@@ -95,7 +95,8 @@ func (in *Injection) put(w *Workload, a additions) (map[string]any, []kubeedit.E
 	return object, edits, chosen, err
 }
 
-// tryOut returns nil without an error if the API server drops the labels of templates of this kind.
+// tryOut sends the dry run. It returns nil without an error if the API server drops the labels from templates of this
+// kind.
 func (in *Injection) tryOut(ctx context.Context, w *Workload, a additions) (*plan, error) {
 	object, edits, chosen, err := in.put(w, a)
 	if err != nil {
@@ -118,7 +119,7 @@ func (in *Injection) tryOut(ctx context.Context, w *Workload, a additions) (*pla
 	}
 	if a.noLabels {
 		p.notes = append(p.notes,
-			"the API server drops labels from pods of this kind: its pods are identified by their volume")
+			"the API server drops labels from pods of this kind, so the pods are identified by their volume")
 	}
 	stored, err := in.dryRun(ctx, w, p)
 	if err != nil {
@@ -134,7 +135,7 @@ func (in *Injection) tryOut(ctx context.Context, w *Workload, a additions) (*pla
 			}
 		}
 		return nil, fmt.Errorf(
-			"%s: this kind does not support the shim: the API server drops %s, which its schema does not have",
+			"%s: this kind does not support the shim: the API server drops %s, which is not in the schema",
 			w.Ref(), dropped,
 		)
 	}
@@ -161,7 +162,7 @@ func (in *Injection) dryRun(ctx context.Context, w *Workload, p *plan) (*unstruc
 	p.data.Recreated, p.data.Before = &Recreated{Original: kubeedit.Encode(original.Object)}, sum(original)
 	if n := len(p.data.Recreated.Original); n > maxOriginal {
 		return nil,
-			fmt.Errorf("%s takes %d KiB; the undo can save at most %d KiB", w.Ref(), n>>10, maxOriginal>>10)
+			fmt.Errorf("%s is %d KiB, but the undo can save at most %d KiB", w.Ref(), n>>10, maxOriginal>>10)
 	}
 	p.changed = recreatable(p.changed)
 	p.changed.SetManagedFields(nil)
@@ -180,8 +181,8 @@ type operation struct {
 	Value json.RawMessage `json:"value,omitempty"`
 }
 
-// replaceFields returns the JSON patch that makes one object of the other: it replaces the fields of the object that
-// differ as a whole, most often only its spec. The metadata and the status are not changed.
+// replaceFields returns the JSON patch that converts one object to the other. It replaces each top-level field that
+// differs as a whole, usually only the spec. The metadata and the status are not changed.
 func replaceFields(from, to map[string]any) []operation {
 	var ops []operation
 	for _, name := range slices.Sorted(maps.Keys(to)) {
@@ -192,8 +193,8 @@ func replaceFields(from, to map[string]any) []operation {
 	return ops
 }
 
-// patch makes the object what to is, if it is still as it was read. The test of the generation allows its controller to
-// write its status in the meantime.
+// patch changes the object to to if it has not changed since it was read. Testing only the generation allows the
+// object's controller to write the status in the meantime.
 func (c *Cluster) patch(
 	ctx context.Context, w *Workload, to *unstructured.Unstructured, dryRun bool,
 ) (*unstructured.Unstructured, error) {
@@ -209,7 +210,7 @@ func (c *Cluster) patch(
 	if err != nil {
 		return nil, fmt.Errorf("encode the change: %w", err)
 	}
-	// No warnings about unknown fields: adopt finds them
+	// Ignore unknown fields without warnings, because adopt finds them.
 	options := metav1.PatchOptions{FieldManager: FieldManager, FieldValidation: metav1.FieldValidationIgnore}
 	if dryRun {
 		options.DryRun = []string{metav1.DryRunAll}
@@ -217,8 +218,8 @@ func (c *Cluster) patch(
 	return c.resource(w).Patch(ctx, w.Object.GetName(), types.JSONPatchType, body, options)
 }
 
-// adopt takes over the values of the edits as the API server stores them. It returns the path of an edit that the API
-// server does not store, or nil.
+// adopt adopts the values of the edits as stored by the API server. It returns the path of an edit that the API server
+// does not store, or nil.
 func (d *Data) adopt(stored *unstructured.Unstructured) kubeedit.Path {
 	for i, e := range d.Edits {
 		value, ok := kubeedit.Get(stored.Object, e.Path)
@@ -238,7 +239,7 @@ func (d *Data) adopt(stored *unstructured.Unstructured) kubeedit.Path {
 	return nil
 }
 
-// covers reports whether a value has everything that ours has. The API server may have added defaults.
+// covers reports whether a value contains everything in ours. The API server may have added defaults.
 func covers(value, ours any) bool {
 	switch ours := ours.(type) {
 	case map[string]any:

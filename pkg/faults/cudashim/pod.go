@@ -10,8 +10,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// AddToPod adds the shim to a pod before its creation: to all containers but init containers. The pod's ConfigMap must
-// have the content that PodData returns for the architecture of its node (amd64, arm64).
+// AddToPod adds the shim to a pod before it is created, in all containers except init containers. The pod's ConfigMap
+// must have the content that PodData returns for the architecture of the pod's node (amd64, arm64).
 func AddToPod(pod *corev1.Pod, configMap, arch string) error {
 	text, err := json.Marshal(pod)
 	if err != nil {
@@ -45,7 +45,7 @@ func AddToPod(pod *corev1.Pod, configMap, arch string) error {
 	return json.Unmarshal(text, pod)
 }
 
-// PodData returns the content of the ConfigMap of a pod with the shim.
+// PodData returns the content of the ConfigMap for a pod with the shim.
 func PodData(arch string, library, state []byte) (map[string][]byte, error) {
 	if len(library)+len(state) > maxConfigMap {
 		return nil, errors.New("the shim does not fit into a ConfigMap")

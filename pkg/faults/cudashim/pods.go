@@ -20,8 +20,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// Pods returns the pods that mount a run's ConfigMap, sorted by name. It finds them by the run's label, or by their
-// volume if no pod has the label.
+// Pods returns the pods that mount a run's ConfigMap, sorted by name. It finds them by the run's label or, if no pod
+// has the label, by their volume.
 func (c *Cluster) Pods(ctx context.Context, namespace, run string) ([]corev1.Pod, error) {
 	pods, err := c.carriers(ctx, namespace, metav1.ListOptions{LabelSelector: ledger.LabelRun + "=" + run}, run)
 	if err == nil && len(pods) == 0 {
@@ -30,7 +30,7 @@ func (c *Cluster) Pods(ctx context.Context, namespace, run string) ([]corev1.Pod
 	return pods, err
 }
 
-// carriers returns the listed pods that mount a run's ConfigMap.
+// carriers returns those of the listed pods that mount a run's ConfigMap.
 func (c *Cluster) carriers(
 	ctx context.Context, namespace string, options metav1.ListOptions, run string,
 ) ([]corev1.Pod, error) {
@@ -63,9 +63,9 @@ func Carriers(pod *corev1.Pod) []string {
 	return names
 }
 
-// ExecPath returns the path of the shim, which is also a program, in a pod on a node of an architecture (amd64, arm64).
-// If the architecture is unknown or the pod does not have it, ExecPath returns the pod's first shim, or an empty
-// string.
+// ExecPath returns the path of the shim, which is also a program, in a pod on a node with the given architecture
+// (amd64, arm64). If the architecture is unknown or the pod has no shim for it, ExecPath returns the pod's first shim,
+// or an empty string.
 func ExecPath(pod *corev1.Pod, arch string) string {
 	first := ""
 	for _, v := range pod.Spec.Volumes {
@@ -84,18 +84,19 @@ func ExecPath(pod *corev1.Pod, arch string) string {
 	return first
 }
 
-// refreshManager is the field manager of the annotation on pods. It is not FieldManager, because an annotated pod is
-// not a leftover.
+// refreshManager is the field manager for the annotation on pods. It differs from FieldManager, because an annotated
+// pod is not a leftover.
 const refreshManager = FieldManager + "-refresh"
 
-// Refresh makes the kubelets refresh the volumes of pods immediately: a kubelet synchronizes a pod when an annotation
-// changes (0.1 s instead of 51 s, measured). Each call needs another stamp. Pods that no longer exist are not an error.
+// Refresh makes the kubelets refresh the volumes of pods immediately, because a kubelet synchronizes a pod when an
+// annotation changes (measured: 0.1 s instead of 51 s). Each call needs a different stamp. Pods that no longer exist
+// are not an error.
 func Refresh(ctx context.Context, client kubernetes.Interface, pods []corev1.Pod, stamp string) error {
 	_, err := refresh(ctx, client, pods, stamp)
 	return err
 }
 
-// refreshAtOnce limits the pods that are annotated at the same time.
+// refreshAtOnce limits the number of pods that are annotated at the same time.
 const refreshAtOnce = 10
 
 // refresh returns the pods that were annotated or no longer exist.
@@ -117,7 +118,7 @@ func refresh(ctx context.Context, client kubernetes.Interface, pods []corev1.Pod
 				metav1.PatchOptions{FieldManager: refreshManager})
 			if err != nil && !apierrors.IsNotFound(err) {
 				errs[i] =
-					fmt.Errorf("annotate pod %q, so that its kubelet refreshes its volumes now and not within a minute: %w",
+					fmt.Errorf("annotate pod %q, so that the kubelet refreshes the pod's volumes immediately: %w",
 						pod.Name, err)
 			}
 		})
@@ -138,7 +139,7 @@ func refresh(ctx context.Context, client kubernetes.Interface, pods []corev1.Pod
 	return told, first
 }
 
-// PodState returns a pod's state as kubectl shows it, with the reason if the pod does not run: Running,
+// PodState returns a pod's state as shown by kubectl, with the reason if the pod is not running: Running,
 // CrashLoopBackOff, "Pending: Unschedulable: ...".
 func PodState(pod *corev1.Pod) string {
 	if pod.DeletionTimestamp != nil {
@@ -175,7 +176,7 @@ func hasCrashed(pod *corev1.Pod) bool {
 	})
 }
 
-// isUp reports whether a pod's containers have started, so that they have loaded their libraries, even if they have
+// isUp reports whether a pod's containers have started, and have therefore loaded their libraries, even if they have
 // crashed since then.
 func isUp(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {

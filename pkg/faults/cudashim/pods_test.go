@@ -52,9 +52,9 @@ func TestRollout(t *testing.T) {
 		problems string
 	}{
 		"all new": {
-			[]*corev1.Pod{started("a"), started("b")}, true, "2 pods with the shim, 2 of them started, 0 without", "",
+			[]*corev1.Pod{started("a"), started("b")}, true, "2 pods with the shim (2 started), 0 without", "",
 		},
-		"crashed":             {[]*corev1.Pod{started("a"), crashed("b")}, true, "2 of them started", ""},
+		"crashed":             {[]*corev1.Pod{started("a"), crashed("b")}, true, "2 started", ""},
 		"crashed, an old one": {[]*corev1.Pod{started("a"), crashed("b"), old("c", "web-1")}, false, "1 without", ""},
 		"too few":             {[]*corev1.Pod{started("a")}, false, "1 pod with the shim", ""},
 		"an old one":          {[]*corev1.Pod{started("a"), started("b"), old("c", "web-1")}, false, "1 without", ""},
@@ -62,11 +62,11 @@ func TestRollout(t *testing.T) {
 		"somebody else's":     {[]*corev1.Pod{started("a"), started("b"), old("c", "other-1")}, true, "0 without", ""},
 		"nobody's":            {[]*corev1.Pod{started("a"), started("b"), old("c", "gone")}, true, "0 without", ""},
 		"one without a place": {
-			[]*corev1.Pod{started("a"), pending("b")}, false, "1 of them started",
+			[]*corev1.Pod{started("a"), pending("b")}, false, "1 started",
 			`pod "b": Pending: Unschedulable: 0/2 nodes`,
 		},
 		"one not admitted": {[]*corev1.Pod{started("a"), started("b"), refused, evicted}, true,
-			"2 pods with the shim, 2 of them started",
+			"2 pods with the shim (2 started",
 			`pod "evicted" has terminated (Evicted) and does not count;pod "refused" has terminated (UnexpectedAdmissionError: no GPU) and does not count`},
 		"none": {nil, false, "0 pods", ""},
 	} {

@@ -14,18 +14,19 @@ import (
 
 // Preview is the result of an injection's dry run.
 type Preview struct {
-	// Changes are lines for people: `spec.template.spec.containers[name=main].env[name=LD_PRELOAD].value: "x" -> "y"`.
+	// Changes describe the edits, one per line: `spec.template.spec.containers[name=main].env[name=LD_PRELOAD].value:
+	// "x" -> "y"`.
 	Changes []string
-	// Notes are what the user should know first: GitOps tools that undo the change, pods that are not replaced,
-	// envFrom.
+	// Notes are notes that the user should see first, such as about GitOps tools that undo the change, pods that are
+	// not replaced, and envFrom.
 	Notes []string
-	// Replaced is when pods with the change start.
+	// Replaced determines when pods with the change start.
 	Replaced Replacement
 	// Preload is the path of the shim in LD_PRELOAD or LD_AUDIT, without other libraries.
 	Preload string
 }
 
-// previewRun is a placeholder for the run's ID, which does not exist yet.
+// previewRun is a placeholder for the run ID, which does not exist yet.
 const previewRun = "cuda-preview"
 
 // Preview sends the injection to the API server as a dry run. It returns the errors that Change would return.
@@ -67,8 +68,8 @@ func (in *Injection) validate() error {
 	return nil
 }
 
-// checkNamespace returns an error for a namespace that is being deleted. Users who may not read namespaces get the
-// error later.
+// checkNamespace returns an error if a namespace is being deleted. Users who may not read namespaces get the error
+// later.
 func (in *Injection) checkNamespace(ctx context.Context) error {
 	name := in.Workload.Object.GetNamespace()
 	namespace, err := in.Cluster.Client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
@@ -78,11 +79,11 @@ func (in *Injection) checkNamespace(ctx context.Context) error {
 	return nil
 }
 
-// describe returns an edit for people.
+// describe describes an edit to the user.
 func describe(e kubeedit.Edit) string {
 	switch {
 	case e.Element:
-		return fmt.Sprintf("%s: one more: %s", e.Path, e.Ours)
+		return fmt.Sprintf("%s: added %s", e.Path, e.Ours)
 	case len(e.Was) > 0:
 		return fmt.Sprintf("%s: %s -> %s", e.Path, e.Was, e.Ours)
 	default:

@@ -22,8 +22,8 @@ const (
 	kindCronJob = "CronJob"
 )
 
-// finished returns the condition by which an object reports that its work is over, or an empty string. Jobs and JobSets
-// have such conditions.
+// finished returns the condition with which an object reports that its work is complete, or an empty string. Jobs and
+// JobSets have such conditions.
 func finished(object *unstructured.Unstructured) string {
 	for _, e := range kubeedit.List(object.Object, kubeedit.Fields("status", "conditions")) {
 		condition, _ := e.(map[string]any)
@@ -40,7 +40,7 @@ func finished(object *unstructured.Unstructured) string {
 func mayRecreate(w *Workload) error {
 	if how := finished(w.Object); how != "" {
 		return fmt.Errorf(
-			"%s has finished (%s), and nothing of it can fail anymore: recreate it and inject the fault into the new one",
+			"%s has finished (%s), so it can no longer fail: recreate it, and inject the fault into the new one",
 			w.Ref(),
 			how,
 		)
@@ -58,7 +58,7 @@ func mayRecreate(w *Workload) error {
 	return nil
 }
 
-// recreatable returns an object without the fields that the API server and the Job controller set, so that it can be
+// recreatable returns an object without the fields set by the API server and the Job controller, so that it can be
 // created again.
 func recreatable(object *unstructured.Unstructured) *unstructured.Unstructured {
 	o := object.DeepCopy()
@@ -80,7 +80,7 @@ func recreatable(object *unstructured.Unstructured) *unstructured.Unstructured {
 	}
 	if manual, _ := kubeedit.Get(o.Object, kubeedit.Fields("spec", "manualSelector")); manual != true {
 		unstructured.RemoveNestedField(o.Object, "spec", "selector")
-		// A Job without labels of its own gets those of its template, including the generated ones
+		// A Job without labels gets those of its template, including the generated ones.
 		if own := o.GetLabels(); len(own) > 0 && maps.Equal(own, templateLabels(o)) {
 			unstructured.RemoveNestedField(o.Object, "metadata", "labels")
 		}
@@ -109,23 +109,23 @@ func templateLabels(job *unstructured.Unstructured) map[string]string {
 	return labels
 }
 
-// deletionTimeout limits how long pods may take to terminate, including their grace period.
+// deletionTimeout limits the time that pods may take to terminate, including their grace period.
 const deletionTimeout = 3 * time.Minute
 
-// replace deletes an object and its pods if may allows it, waits for the deletion, and creates another object in its
-// place.
+// replace deletes an object and its pods if allowed accepts it, waits for the deletion, and creates another object in
+// its place.
 func (c *Cluster) replace(
-	ctx context.Context, w *Workload, with *unstructured.Unstructured, may func(*Workload) error,
+	ctx context.Context, w *Workload, with *unstructured.Unstructured, allowed func(*Workload) error,
 ) (*unstructured.Unstructured, error) {
-	if err := c.deleteFully(ctx, w, may); err != nil {
+	if err := c.deleteFully(ctx, w, allowed); err != nil {
 		return nil, err
 	}
 	return c.create(ctx, w, with)
 }
 
-// deleteFully deletes an object in exactly the version that may has seen, so that work that finishes in the meantime is
-// not lost.
-func (c *Cluster) deleteFully(ctx context.Context, w *Workload, may func(*Workload) error) error {
+// deleteFully deletes an object only if it has not changed since allowed checked it, so that work that finishes in the
+// meantime is not lost.
+func (c *Cluster) deleteFully(ctx context.Context, w *Workload, allowed func(*Workload) error) error {
 	foreground, uid := metav1.DeletePropagationForeground, w.Object.GetUID()
 	err := retry(ctx, c.conflicts(), w.Ref(), func() error {
 		now, err := c.resource(w).Get(ctx, w.Object.GetName(), metav1.GetOptions{})
@@ -137,7 +137,7 @@ func (c *Cluster) deleteFully(ctx context.Context, w *Workload, may func(*Worklo
 		case now.GetDeletionTimestamp() == nil && now.GetGeneration() != w.Object.GetGeneration():
 			return fmt.Errorf("%s was not deleted, because another client has changed it: try again", w.Ref())
 		}
-		if err := may(&Workload{Object: now, Resource: w.Resource}); err != nil {
+		if err := allowed(&Workload{Object: now, Resource: w.Resource}); err != nil {
 			return err
 		}
 		preconditions := &metav1.Preconditions{UID: &uid}
@@ -162,14 +162,14 @@ func (c *Cluster) deleteFully(ctx context.Context, w *Workload, may func(*Worklo
 			return apierrors.IsNotFound(last) || last == nil && now.GetUID() != uid, nil
 		})
 	if err != nil {
-		return fmt.Errorf("%s was not deleted within %s: check its pods and its finalizers: %w",
+		return fmt.Errorf("%s was not deleted within %s: check its pods and finalizers: %w",
 			w.Ref(), deletionTimeout,
 			errors.Join(err, last))
 	}
 	return nil
 }
 
-// create creates an object and restores the owners of its fields from its metadata.
+// create creates an object, and restores the owners of its fields from its metadata.
 func (c *Cluster) create(
 	ctx context.Context, w *Workload, object *unstructured.Unstructured,
 ) (*unstructured.Unstructured, error) {

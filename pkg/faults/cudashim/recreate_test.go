@@ -75,7 +75,7 @@ func TestJobIsCreatedAgainAndBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	state, said, err := w.undo(r.step)
-	if err != nil || state != ledger.StateReverted || !strings.Contains(said, "as they were") {
+	if err != nil || state != ledger.StateReverted || !strings.Contains(said, "restored") {
 		t.Errorf("%s: %s, %v", state, said, err)
 	}
 	after := recreatable(w.object(found))
@@ -111,7 +111,7 @@ func TestUndoAfterACrash(t *testing.T) {
 			t.Fatal("no error")
 		}
 		if state, said, err := w.undo(r.step); err != nil || state != ledger.StateReverted ||
-			!strings.Contains(said, "created again as it was") {
+			!strings.Contains(said, "recreated with its original content") {
 			t.Errorf("%s: %s, %v", state, said, err)
 		}
 		if got := kubeedit.Encode(w.object(found).Object); strings.Contains(string(got), "gpu-fault") {
@@ -150,7 +150,7 @@ func TestUndoAfterACrash(t *testing.T) {
 			t.Errorf("%s: %s, %v", state, said, err)
 		}
 	})
-	t.Run("it has finished", func(t *testing.T) {
+	t.Run("the workload has finished", func(t *testing.T) {
 		t.Parallel()
 		w, found, r := recreated(t)
 		now := w.object(found)
@@ -181,7 +181,7 @@ func TestUndoAfterACrash(t *testing.T) {
 		_, d := injected(t, w.find("deployment/web"), Selection{}, false)
 		d.Name = "web" // whose UID is not u1
 		if state, said, err := w.undo(stepOf(d)); err != nil || state != ledger.StateSuperseded ||
-			!strings.Contains(said, "because it is another object") {
+			!strings.Contains(said, "because it is a different object") {
 			t.Errorf("%s: %s, %v", state, said, err)
 		}
 		d.Name = "gone"

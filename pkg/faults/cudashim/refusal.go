@@ -14,11 +14,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
-// ErrImmutable reports that an object's pod templates cannot be changed while it exists.
-var ErrImmutable = errors.New("its pod template is immutable: specify --recreate to delete it and recreate it with the fault, which restarts " +
+// ErrImmutable reports that an object's pod templates are immutable.
+var ErrImmutable = errors.New("the pod template is immutable: specify --recreate to delete and recreate the workload with the fault, which restarts " +
 	"its work")
 
-// explain adds a hint to an error of the API server for a write.
+// explain adds a hint to an API server error for a write.
 func explain(err error, what, namespace string) error {
 	var status apierrors.APIStatus
 	if err == nil || !errors.As(err, &status) || errors.Is(err, context.Canceled) {
@@ -37,19 +37,19 @@ func explain(err error, what, namespace string) error {
 			"the additions comply with the restricted level, so the template itself violates the policy: see kubectl get namespace " +
 				namespace + " --show-labels"
 	case says("denied the request"), says("denied request"), says("security context constraint"):
-		hint = "an admission policy rejects it: ask the cluster's administrator for an exception for namespace " +
+		hint = "an admission policy rejects the change: ask the cluster administrator for an exception for namespace " +
 			namespace
 	case says("failed calling webhook"):
-		hint = "an admission webhook fails: ask the cluster's administrator"
+		hint = "an admission webhook fails: ask the cluster administrator"
 	case says("exceeded quota"), says("failed quota"):
 		hint = fmt.Sprintf("see kubectl describe quota -n %s", namespace)
 	case apierrors.IsForbidden(err) && says("cannot "):
 		hint = fmt.Sprintf(
-			"an administrator can allow it with: kubectl gpu-fault rbac print --for cuda -n %s | kubectl apply -f -",
+			"an administrator can grant access with: kubectl gpu-fault rbac print --for cuda -n %s | kubectl apply -f -",
 			namespace,
 		)
 	case apierrors.IsRequestEntityTooLargeError(err), says("must have at most"), says("request is too large"):
-		hint = "an object can have at most 1 MiB"
+		hint = "an object can be at most 1 MiB"
 	}
 	if hint == "" {
 		return fmt.Errorf("%s: %w", what, err)
@@ -57,8 +57,8 @@ func explain(err error, what, namespace string) error {
 	return fmt.Errorf("%s: %w; %s", what, err, hint)
 }
 
-// isImmutable reports whether the API server, or the webhook of a controller, rejects a change because the template is
-// immutable: Jobs, JobSets.
+// isImmutable reports whether the API server or a controller's webhook rejects a change because the template is
+// immutable, as in Jobs and JobSets.
 func isImmutable(err error) bool {
 	return err != nil && (apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)) &&
 		strings.Contains(err.Error(),
@@ -66,7 +66,7 @@ func isImmutable(err error) bool {
 }
 
 // isStale reports whether another client changed the object after it was read. If the test of a JSON patch fails, the
-// API server returns status 422 without causes and without a kind, which errors of validation always have
+// API server returns status 422 without causes and without a kind, both of which validation errors always have
 // (applyJSPatch).
 func isStale(err error) bool {
 	if apierrors.IsConflict(err) {
@@ -93,7 +93,7 @@ func (c *Cluster) conflicts() wait.Backoff {
 	return conflicts()
 }
 
-// retry tries again while other clients write first. try must read the object each time.
+// retry retries while other clients write first. try must read the object each time.
 func retry(ctx context.Context, backoff wait.Backoff, what string, try func() error) error {
 	tries, most := 0, backoff.Steps
 	for {
@@ -103,7 +103,7 @@ func retry(ctx context.Context, backoff wait.Backoff, what string, try func() er
 			return err
 		}
 		if tries >= most {
-			return fmt.Errorf("%s was changed by other clients during each of %s: find out which client changes it that often (kubectl get %s "+
+			return fmt.Errorf("%s was changed by other clients during each of %s: determine which client changes it so often (kubectl get %s "+
 				"-o yaml --show-managed-fields): %w", what, count.Of(tries, "attempt"), what, err)
 		}
 		select {

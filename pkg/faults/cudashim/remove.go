@@ -11,17 +11,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
-// removal removes a run's edits from an object as it is now.
+// removal removes a run's edits from the current version of an object.
 type removal struct {
 	object  map[string]any // a copy
 	changed bool
 	data    *Data
 	run     string
-	kept    []string // what others changed since the injection, for people
+	kept    []string // descriptions of what others changed since the injection
 }
 
-// removeEdits removes what still is ours from a copy of an object. What others have changed since the injection stays
-// and is reported.
+// removeEdits removes the edits that are still in place from a copy of an object. Values that others have changed since
+// the injection are kept and reported.
 func (d *Data) removeEdits(object *unstructured.Unstructured, run string) *removal {
 	r := &removal{object: object.DeepCopy().Object, data: d, run: run}
 	templates := Templates(&unstructured.Unstructured{Object: r.object})
@@ -32,7 +32,7 @@ func (d *Data) removeEdits(object *unstructured.Unstructured, run string) *remov
 		} else if _, exists := kubeedit.Get(r.object, e.Path); exists {
 			r.keep("%s: not changed, because it is no longer in a pod template", e.Path)
 		} else if len(e.Was) > 0 {
-			r.keep("%s: another client removed it; it was %s before the injection", e.Path, e.Was)
+			r.keep("%s: removed by another client; the value was %s before the injection", e.Path, e.Was)
 		}
 	}
 	for _, e := range edits {
@@ -40,11 +40,11 @@ func (d *Data) removeEdits(object *unstructured.Unstructured, run string) *remov
 			r.takeBack(e)
 		}
 	}
-	// Edits that moved with a container or a service that was renamed are still ours
+	// Edits that moved because a container or a service was renamed still belong to the run.
 	for _, t := range templates {
 		r.sweep(t)
 	}
-	for _, e := range edits { // volumes last: only then nothing mounts them
+	for _, e := range edits { // volumes last, when they are no longer mounted
 		if isVolume(e) && !r.isMounted(e) {
 			r.takeBack(e)
 		}
@@ -61,16 +61,16 @@ func isVolume(e kubeedit.Edit) bool {
 		e.Path[len(e.Path)-2] == kubeedit.Field("volumes")
 }
 
-// takeBack takes one edit back if the object still has its value.
+// takeBack reverts one edit if the object still has the edit's value.
 func (r *removal) takeBack(e kubeedit.Edit) {
 	now, exists := kubeedit.Get(r.object, e.Path)
 	changed, theirs := e.TakeBack(r.object)
 	r.note(changed)
 	switch {
 	case !theirs:
-	case e.Element || (!exists || now == nil) && len(e.Was) == 0: // nothing of ours is left
+	case e.Element || (!exists || now == nil) && len(e.Was) == 0: // the edit is no longer in place
 	case !exists || now == nil:
-		r.keep("%s: another client removed it; it was %s before the injection", e.Path, e.Was)
+		r.keep("%s: removed by another client; the value was %s before the injection", e.Path, e.Was)
 	default:
 		r.keep("%s: not changed, because another client set it to %s; the injection had set it to %s", e.Path,
 			kubeedit.Encode(now), e.Ours)
@@ -87,7 +87,7 @@ func (r *removal) remove(at kubeedit.Path) { r.note(kubeedit.Remove(r.object, at
 
 func (r *removal) replace(at kubeedit.Path, value any) { r.note(kubeedit.Replace(r.object, at, value)) }
 
-// sweep removes from a template what certainly is ours, wherever it is now.
+// sweep removes from a template everything that certainly belongs to the run, at any location.
 func (r *removal) sweep(t Template) {
 	if t.meta != nil {
 		at := t.meta.Then(kubeedit.Fields("labels", ledger.LabelRun)...)
@@ -135,12 +135,12 @@ func (r *removal) sweepContainer(c Container) {
 	case rest == "":
 		r.remove(variable)
 	default:
-		r.keep("%s: removed only our library from its value", variable)
+		r.keep("%s: removed only the shim from the value", variable)
 		r.replace(value, rest)
 	}
 }
 
-// sweepPin removes our node pin from an affinity that others changed since the injection.
+// sweepPin removes the run's node pin from an affinity that others have changed since the injection.
 func (r *removal) sweepPin(t Template) {
 	at := requiredTerms(t.spec)
 	left, found := unpin(kubeedit.List(r.object, at), kubeedit.Decode(r.data.Pin))
@@ -153,7 +153,7 @@ func (r *removal) sweepPin(t Template) {
 	}
 }
 
-// pinned reports whether the run changed the terms at a path. If it did not, an equal requirement is the user's own.
+// pinned reports whether the run changed the terms at a path. If it did not, an equal requirement belongs to the user.
 func (r *removal) pinned(at kubeedit.Path) bool {
 	for _, e := range r.data.Edits {
 		now, _ := kubeedit.Get(r.object, at)
@@ -171,8 +171,8 @@ func orNull(text []byte) []byte {
 	return text
 }
 
-// isMounted reports whether a container still mounts one of our volumes. The volume must then stay, because the object
-// would not be valid without it.
+// isMounted reports whether a container still mounts one of the run's volumes. The volume must then stay, because the
+// object would be invalid without it.
 func (r *removal) isMounted(e kubeedit.Edit) bool {
 	spec, name := e.Path[:len(e.Path)-2], e.Path[len(e.Path)-1].Field
 	all := slices.Concat(kubeedit.List(r.object, spec.Then(kubeedit.Field("containers"))),
@@ -189,7 +189,7 @@ func (r *removal) isMounted(e kubeedit.Edit) bool {
 	return false
 }
 
-// mountsConfigMap reports whether a volume of the object still is our ConfigMap.
+// mountsConfigMap reports whether a volume of the object is still the run's ConfigMap.
 func (r *removal) mountsConfigMap() bool {
 	for _, spec := range r.data.specs() {
 		for _, v := range kubeedit.List(r.object, spec.Then(kubeedit.Field("volumes"))) {
@@ -201,7 +201,7 @@ func (r *removal) mountsConfigMap() bool {
 	return false
 }
 
-// sum returns the SHA-256 of the pod templates of an object.
+// sum returns the SHA-256 checksum of an object's pod templates.
 func sum(object *unstructured.Unstructured) string {
 	var all []any
 	for _, t := range Templates(object) {

@@ -36,7 +36,7 @@ func TestUndoIsThreeWay(t *testing.T) {
 			func(o map[string]any) {
 				kubeedit.Replace(o, preload.Then(kubeedit.Field("value")), "/gpu-fault/lib/libgpufault.so:/theirs.so")
 			},
-			[]string{"removed only our library from its value"}, []string{`"LD_PRELOAD","value":"/theirs.so"`}, nil,
+			[]string{"removed only the shim from the value"}, []string{`"LD_PRELOAD","value":"/theirs.so"`}, nil,
 		},
 		"preload removed": {
 			func(o map[string]any) { kubeedit.Remove(o, preload) },
@@ -49,12 +49,12 @@ func TestUndoIsThreeWay(t *testing.T) {
 		}, nil, []string{"libtcmalloc"}, nil},
 		"container renamed": {
 			func(o map[string]any) { kubeedit.Replace(o, main.Then(kubeedit.Field("name")), "other") },
-			[]string{"another client removed it", "removed only our library"},
+			[]string{"removed by another client", "removed only the shim"},
 			[]string{`"other"`, "/usr/lib/libtcmalloc.so"}, nil,
 		},
 		"container removed": {
 			func(o map[string]any) { kubeedit.Remove(o, main) }, []string{
-				"another client removed it",
+				"removed by another client",
 			}, []string{"exporter"},
 			[]string{"libtcmalloc"},
 		},

@@ -33,31 +33,31 @@ func (u Undoer) restore(ctx context.Context, run ledger.Run, w *Workload, d *Dat
 		if _, err := u.Cluster.create(ctx, w, original); err != nil {
 			return "", "", err
 		}
-		return ledger.StateReverted, d.Ref() + " was created again as it was", nil
+		return ledger.StateReverted, d.Ref() + " was recreated with its original content", nil
 	case !d.is(now):
 		return "", "", fmt.Errorf("the record's undo is rejected: %s is a %s", d.Ref(), now.GroupVersionKind())
 	case string(now.GetUID()) == d.UID && now.GetDeletionTimestamp() == nil:
 		return ledger.StateReverted, d.Ref() + " was not changed", nil
 	}
 	there := &Workload{Object: now, Resource: w.Resource}
-	if string(now.GetUID()) == d.UID { // it is still being deleted
+	if string(now.GetUID()) == d.UID { // the object is still being deleted
 		if _, err := u.Cluster.replace(ctx, there, original, func(*Workload) error { return nil }); err != nil {
 			return "", "", err
 		}
-		return ledger.StateReverted, d.Ref() + " was created again as it was", nil
+		return ledger.StateReverted, d.Ref() + " was recreated with its original content", nil
 	}
 	there.Templates = Templates(now)
 	switch {
 	case there.Run() != run.ID:
 		return ledger.StateSuperseded,
-			fmt.Sprintf("%s was not changed, because it is another object (UID %s)", d.Ref(), now.GetUID()), nil
+			fmt.Sprintf("%s was not changed, because it is a different object (UID %s)", d.Ref(), now.GetUID()), nil
 	case finished(now) != "":
 		return ledger.StateSuperseded, finishedText(d, finished(now)), nil
 	}
 	r := d.removeEdits(now, run.ID)
 	with := recreatable(&unstructured.Unstructured{Object: r.object})
 	with.SetManagedFields(original.GetManagedFields())
-	// The API server gives it those of its template
+	// The API server gives a Job without labels those of its template.
 	if len(original.GetLabels()) == 0 && maps.Equal(with.GetLabels(), templateLabels(with)) {
 		unstructured.RemoveNestedField(with.Object, "metadata", "labels")
 	}
@@ -78,11 +78,11 @@ func (u Undoer) restore(ctx context.Context, run ledger.Run, w *Workload, d *Dat
 		return "", "", err
 	}
 	state, said := d.verdict(r, recreatable(created))
-	return state, said + "; it was recreated, and its work restarts", nil
+	return state, said + "; it was recreated, and its work starts over", nil
 }
 
 // errFinished reports that an object finished its work before it was deleted.
-var errFinished = errors.New("it has finished")
+var errFinished = errors.New("the workload has finished")
 
 func finishedText(d *Data, how string) string {
 	return fmt.Sprintf(
@@ -91,17 +91,17 @@ func finishedText(d *Data, how string) string {
 	)
 }
 
-// announcement is the annotation of the ConfigMap while the undo recreates its owner. If the client dies, the next undo
-// must distinguish that from a deletion by a user.
+// announcement is an annotation on the ConfigMap while the undo recreates the ConfigMap's owner. If the client dies, it
+// allows the next undo to distinguish this from a deletion by a user.
 const announcement = "gpufault.dev/restoring"
 
 func (u Undoer) announce(ctx context.Context, run ledger.Run, d *Data) error {
 	err := changeConfigMap(ctx, u.Cluster.Client, d.Namespace, run.ID, func(cm *corev1.ConfigMap) error {
-		cm.OwnerReferences = nil // it must outlive its owner
+		cm.OwnerReferences = nil // the ConfigMap must outlive its owner
 		metav1.SetMetaDataAnnotation(&cm.ObjectMeta, announcement, d.Name)
 		return nil
 	})
-	if apierrors.IsNotFound(err) { // another client deleted it: only a crash now would be ambiguous
+	if apierrors.IsNotFound(err) { // another client deleted it; this matters only if the client crashes now
 		return nil
 	}
 	return err

@@ -18,23 +18,24 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// Rollout is the progress of a workload's pods after a change of its templates.
+// Rollout is the progress of a workload's pods after a change to its templates.
 type Rollout struct {
-	// Done reports whether all pods have the shim and have started, and no pod of a changed template runs without it.
+	// Done reports whether all pods have the shim and have started, and no pod from a changed template is running
+	// without the shim.
 	Done bool
-	// Later reports whether waiting is useless: pods get the shim when the next job starts, or when the user deletes
-	// pods or resumes the rollout.
+	// Later reports whether waiting is pointless, because pods get the shim only when the next job starts, or when the
+	// user deletes pods or resumes the rollout.
 	Later bool
 	// Held reports whether new pods crash, so that the workload's controller keeps old ones. A rollout with a fault
-	// that is active from the start gets no further.
+	// that is active from the start does not progress further.
 	Held  bool
 	Want  int // desired pods; -1 if unknown for the kind
 	New   int // pods with the shim
-	Ready int // those of them that have started
+	Ready int // pods with the shim that have started
 	Old   int // pods without the shim
 	// Pods are the pods with the shim.
 	Pods []corev1.Pod
-	// Text describes the progress in one line; Problems are the reasons why it does not continue.
+	// Text describes the progress in one line. Problems are the reasons why the rollout does not continue.
 	Text     string
 	Problems []string
 }
@@ -85,9 +86,9 @@ func (c *Cluster) Rollout(ctx context.Context, d *Data) (*Rollout, error) {
 	return r, nil
 }
 
-// lingers reports whether a pod has terminated and another one takes its place: any pod if the controller keeps pods
-// running, and otherwise a pod that never started because its kubelet rejected it. Terminated pods of a Job have done
-// their work.
+// lingers reports whether a pod has terminated and another pod takes its place. If the controller keeps pods running,
+// this applies to any terminated pod; otherwise, only to a pod that never started because its kubelet rejected it.
+// Terminated pods of a Job have completed their work.
 func lingers(pod *corev1.Pod, keptUp bool) bool {
 	switch pod.Status.Phase {
 	case corev1.PodFailed:
@@ -104,9 +105,9 @@ func (r *Rollout) judge(w *Workload, d *Data) {
 		i, _ := n.(int64)
 		return i
 	}
-	r.Text = fmt.Sprintf("%s with the shim, %d of them started, %d without", count.Of(r.New, "pod"), r.Ready, r.Old)
+	r.Text = fmt.Sprintf("%s with the shim (%d started), %d without", count.Of(r.New, "pod"), r.Ready, r.Old)
 	if d.Replaced == Unknown && r.New == 0 && r.Old > 0 {
-		r.Text += "; if its controller does not replace them, delete them"
+		r.Text += "; if the controller does not replace the pods, delete them"
 	}
 	switch {
 	case d.Replaced == NextJob:
@@ -114,10 +115,10 @@ func (r *Rollout) judge(w *Workload, d *Data) {
 	case d.Replaced == Paused && r.New == 0:
 		r.Later, r.Text = true, "the rollout is paused: pods get the shim when you resume it"
 	case d.Replaced == OnDelete && r.Old > 0:
-		r.Later, r.Text = r.New == 0, r.Text+"; they get it when you delete them"
+		r.Later, r.Text = r.New == 0, r.Text+"; pods get the shim when you delete them"
 		r.Done = r.New > 0 && r.New == r.Ready
 	case r.Want == 0:
-		r.Later, r.Text = true, "it is scaled to 0: future pods get the shim"
+		r.Later, r.Text = true, "the workload is scaled to 0: future pods get the shim"
 	case r.New == 0 || r.Ready < r.New || r.Old > 0 || r.New < r.Want:
 	case status("observedGeneration") > 0 && status("observedGeneration") < w.Object.GetGeneration():
 	default:
@@ -125,7 +126,7 @@ func (r *Rollout) judge(w *Workload, d *Data) {
 	}
 }
 
-// wanted returns the desired number of pods of Kubernetes' own kinds, and -1 for others.
+// wanted returns the desired number of pods for Kubernetes' own kinds, and -1 for others.
 func wanted(object *unstructured.Unstructured) int {
 	at := kubeedit.Path(nil)
 	switch group, kind := object.GroupVersionKind().Group, object.GetKind(); {
@@ -180,7 +181,7 @@ func (w *Workload) matches(pod *corev1.Pod, t Template) bool {
 	return true
 }
 
-// owners finds out whether owners lead to a workload. It reads each owner once.
+// owners determines whether owner references lead to a workload. It reads each owner once.
 type owners struct {
 	cluster   *Cluster
 	namespace string
@@ -191,7 +192,7 @@ func (o *owners) lead(ctx context.Context, references []metav1.OwnerReference) b
 	for _, r := range references {
 		known, ok := o.seen[r.UID]
 		if !ok {
-			o.seen[r.UID] = false // also ends a cycle
+			o.seen[r.UID] = false // also terminates on a cycle
 			parent, _, err := o.cluster.owner(ctx, o.namespace, r)
 			known = err == nil && parent != nil && o.lead(ctx, parent.GetOwnerReferences())
 			o.seen[r.UID] = known
@@ -206,14 +207,14 @@ func (o *owners) lead(ctx context.Context, references []metav1.OwnerReference) b
 // pollRollout is the interval at which a rollout is read.
 const pollRollout = 300 * time.Millisecond
 
-// Wait waits until the rollout is done, or, if the fault may crash new pods, until they crash. The error describes what
-// blocks the rollout. A timeout of 0 means that of ctx.
+// Wait waits until the rollout is done or, if the fault may crash new pods, until they crash. The error describes what
+// blocks the rollout. If the timeout is 0, only ctx limits the wait.
 func (c *Cluster) Wait(
 	ctx context.Context, d *Data, most time.Duration, mayCrash bool, progress func(string),
 ) (*Rollout, error) {
 	if most > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, most, fmt.Errorf("not done within %s", most))
+		ctx, cancel = context.WithTimeoutCause(ctx, most, fmt.Errorf("timed out after %s", most))
 		defer cancel()
 	}
 	var last *Rollout
@@ -224,7 +225,7 @@ func (c *Cluster) Wait(
 		case err == nil && (r.Done || r.Later):
 			return r, nil
 		case err == nil && r.Held && mayCrash:
-			r.Text += "; old pods stay until new ones are ready, and new ones crash"
+			r.Text += "; old pods are kept until new ones are ready, but the new ones crash"
 			return r, nil
 		case err == nil:
 			last = r
@@ -262,7 +263,8 @@ func (c *Cluster) stuck(ctx context.Context, d *Data, last *Rollout, err error) 
 	return fmt.Errorf("%s: %w", text, cause)
 }
 
-// refused returns the last events of controllers whose pods the API server rejected: quota, Pod Security, webhooks.
+// refused returns the last events of controllers whose pods the API server rejected, for example because of quota, Pod
+// Security or webhooks.
 func (c *Cluster) refused(ctx context.Context, d *Data) []string {
 	events, err := c.Client.CoreV1().Events(d.Namespace).List(ctx,
 		metav1.ListOptions{FieldSelector: "type=Warning,reason=FailedCreate"})

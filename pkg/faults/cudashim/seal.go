@@ -15,12 +15,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// annotationSeals is the annotation of a run's ConfigMap with the seals of the undos that the run has recorded,
-// separated by spaces. A user who can write only the ledger cannot write it.
+// annotationSeals is the annotation on a run's ConfigMap with the seals of the undos that the run has recorded,
+// separated by spaces. A user who can write only to the ledger cannot write this annotation.
 const annotationSeals = "gpufault.dev/seals"
 
 // mostSeals limits the number of seals. A run records its undo again if another client writes first, and only the last
-// ones count.
+// ones matter.
 const mostSeals = 16
 
 // configMapKeeper keeps the seals of a run on its ConfigMap, in the workload's namespace.
@@ -39,8 +39,8 @@ func (k configMapKeeper) Where(seal.Seal) string {
 	return fmt.Sprintf("configmap %s in namespace %s", Name(k.run), k.namespace)
 }
 
-// Keep implements seal.Keeper. A seal is kept before the record has the undo, and earlier seals stay, because the
-// client may die in between.
+// Keep implements seal.Keeper. A seal is kept before the undo is recorded, and earlier seals are not removed, because
+// the client may die in between.
 func (k configMapKeeper) Keep(ctx context.Context, s seal.Seal) error {
 	return changeConfigMap(ctx, k.client, k.namespace, k.run, func(cm *corev1.ConfigMap) error {
 		setSeal(cm, s)
@@ -70,5 +70,5 @@ func (k configMapKeeper) Has(ctx context.Context, s seal.Seal) (bool, error) {
 	return isOfRun(cm, k.run) && slices.Contains(strings.Fields(cm.Annotations[annotationSeals]), string(s)), nil
 }
 
-// Drop implements seal.Keeper. The seals are deleted with the ConfigMap at the end of the undo.
+// Drop implements seal.Keeper. The seals are deleted together with the ConfigMap at the end of the undo.
 func (k configMapKeeper) Drop(context.Context, seal.Seal) error { return nil }

@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// Selection picks templates and containers.
+// Selection selects templates and containers.
 type Selection struct {
-	// Services are names of templates; none means all. For a DynamoGraphDeployment they are the names of services.
+	// Services are names of templates. None means all. For a DynamoGraphDeployment, these are the names of services.
 	Services []string
-	// Containers are names of containers. None means those that request GPUs, or all but sidecars if none does.
+	// Containers are names of containers. None means those that request GPUs or, if none does, all except sidecars.
 	Containers []string
 }
 
-// Chosen is a template and those of its containers that get the shim.
+// Chosen is a template with those of its containers that get the shim.
 type Chosen struct {
 	Template   Template
 	Containers []Container // never empty
@@ -71,7 +71,7 @@ func (w *Workload) Select(s Selection) ([]Chosen, error) {
 	return chosen, nil
 }
 
-// byDefault returns a filter for the containers that request GPUs, or for all but sidecars if none does.
+// byDefault returns a filter for the containers that request GPUs or, if none does, for all except sidecars.
 func byDefault(templates []Template) func(Container) bool {
 	for _, t := range templates {
 		if slices.ContainsFunc(t.Containers, func(c Container) bool { return c.GPU && !c.Init }) {

@@ -14,30 +14,30 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// reverting is the annotation of a run's ConfigMap with the time at which the undo disarmed it. From then on no client
-// may arm it.
+// reverting is the annotation on a run's ConfigMap with the time at which the undo disarmed the run. After that, no
+// client may arm it.
 const reverting = "gpufault.dev/reverting"
 
-// nudgeTime limits how long the annotation of all pods may take before the workload is restored.
+// nudgeTime limits the time for annotating all pods before the workload is restored.
 const nudgeTime = 20 * time.Second
 
-// While processes have time to see that they are disarmed, their pods are annotated at the interval nudgeAgain. At the
-// interval lookAgain, they are listed: often, the controller has replaced all of them sooner.
+// While processes have time to notice that they are disarmed, their pods are annotated at the interval nudgeAgain. At
+// the interval lookAgain, the pods are listed, because the controller has often replaced all of them sooner.
 const (
 	nudgeAgain = 2 * time.Second
 	lookAgain  = 400 * time.Millisecond
 )
 
-// ending is what the undo knows about the pods that run with the shim.
+// ending is the undo's knowledge about the pods running with the shim.
 type ending struct {
-	undoer    Undoer
-	namespace string
-	run       string
-	gone      bool               // the ConfigMap does not exist
-	disarmed  bool               // the ConfigMap has the disarmed state
-	nudged    map[types.UID]bool // pods that were annotated since then
-	running   int                // pods that ran when they were last listed
-	untold    error              // why some pods were not annotated; nil: all were
+	undoer       Undoer
+	namespace    string
+	run          string
+	gone         bool               // the ConfigMap does not exist
+	disarmed     bool               // the ConfigMap contains the disarmed state
+	nudged       map[types.UID]bool // pods that have been annotated since then
+	running      int                // number of pods that were running when last listed
+	notAnnotated error              // reason why some pods were not annotated; nil if all were
 }
 
 // disarm disarms running processes. If it fails, the deletion of the ConfigMap disarms them later.
@@ -61,13 +61,13 @@ func (u Undoer) disarm(ctx context.Context, run ledger.Run, step ledger.Step, d 
 	e.disarmed = len(d.Disarmed) > 0
 	ctx, cancel := context.WithTimeout(ctx, nudgeTime)
 	defer cancel()
-	if e.nudge(ctx); e.untold != nil {
-		u.say(step, "running processes are disarmed with a delay: "+e.untold.Error())
+	if e.nudge(ctx); e.notAnnotated != nil {
+		u.say(step, "running processes are disarmed with a delay: "+e.notAnnotated.Error())
 	}
 	return e
 }
 
-// up returns the pods that run with the shim.
+// up returns the pods running with the shim.
 func (e *ending) up(ctx context.Context) ([]corev1.Pod, error) {
 	pods, err := e.undoer.Cluster.carriers(ctx, e.namespace, metav1.ListOptions{}, e.run)
 	if err != nil {
@@ -78,10 +78,10 @@ func (e *ending) up(ctx context.Context) ([]corev1.Pod, error) {
 	return up, nil
 }
 
-// nudge finds the pods that run with the shim, whatever their labels, and makes their kubelets refresh the volume.
+// nudge finds the pods running with the shim, regardless of their labels, and makes their kubelets refresh the volume.
 func (e *ending) nudge(ctx context.Context) {
 	up, err := e.up(ctx)
-	if e.untold = err; err != nil {
+	if e.notAnnotated = err; err != nil {
 		return
 	}
 	told, err := refresh(ctx, e.undoer.Cluster.Client, up, "undo-"+now().Format(time.RFC3339Nano))
@@ -90,21 +90,21 @@ func (e *ending) nudge(ctx context.Context) {
 	}
 	for _, pod := range up {
 		if !e.nudged[pod.UID] {
-			e.untold = err
+			e.notAnnotated = err
 		}
 	}
 }
 
-// settle gives running processes the time to see that they are disarmed, and keeps annotating their pods. It returns at
-// once if no pod runs with the shim.
+// settle gives running processes time to notice that they are disarmed, and keeps annotating their pods. It returns
+// immediately if no pod is running with the shim.
 func (e *ending) settle(ctx context.Context, step ledger.Step) error {
 	if e.gone {
 		return nil
 	}
-	if e.nudge(ctx); e.untold == nil && e.running == 0 {
+	if e.nudge(ctx); e.notAnnotated == nil && e.running == 0 {
 		return nil
 	}
-	e.undoer.say(step, "waiting until running processes see that they are disarmed")
+	e.undoer.say(step, "waiting for running processes to notice that they are disarmed")
 	begun := time.Now()
 	nudged := begun
 	for {
@@ -120,7 +120,7 @@ func (e *ending) settle(ctx context.Context, step ledger.Step) error {
 		var err error
 		if time.Since(nudged) >= nudgeAgain {
 			e.nudge(ctx)
-			nudged, err = time.Now(), e.untold
+			nudged, err = time.Now(), e.notAnnotated
 		} else {
 			_, err = e.up(ctx)
 		}
@@ -130,31 +130,31 @@ func (e *ending) settle(ctx context.Context, step ledger.Step) error {
 	}
 }
 
-// close deletes the ConfigMap, unless the kubelets of running pods may not have seen that it is disarmed. It then stays
-// until its owner is deleted, and close returns a text about it.
+// close deletes the ConfigMap, unless the kubelets of running pods may not have seen the disarmed state. In that case,
+// the ConfigMap remains until its owner is deleted, and close returns a message about it.
 func (e *ending) close(ctx context.Context, d *Data) (string, error) {
-	if e.disarmed && e.untold != nil {
+	if e.disarmed && e.notAnnotated != nil {
 		return fmt.Sprintf("\nconfigmap %s was not deleted but disarmed, because running pods mount it and could not be annotated (%v); it is deleted with %s",
-			d.ConfigMap, e.untold, d.Ref()), nil
+			d.ConfigMap, e.notAnnotated, d.Ref()), nil
 	}
 	if err := deleteConfigMap(ctx, e.undoer.Cluster.Client, d.Namespace, e.run); err != nil {
 		return "", err
 	}
-	if !e.gone && !e.disarmed { // the deletion is what disarms
+	if !e.gone && !e.disarmed { // the deletion disarms the processes
 		e.nudge(ctx)
 	}
 	return "", nil
 }
 
-// pods returns what happens to pods that the controller does not replace.
+// pods describes what happens to pods that the controller does not replace.
 func (e *ending) pods(d *Data) string {
 	until := map[Replacement]string{
-		OnDelete: "pods keep %s until you delete them", NextJob: "running jobs keep %s",
-		Paused:  "pods keep %s until you resume the rollout",
-		Unknown: "its controller decides when pods are replaced; until then they keep %s",
+		OnDelete: "%s stays in pods until you delete them", NextJob: "%s stays in running jobs",
+		Paused:  "%s stays in pods until you resume the rollout",
+		Unknown: "%s stays in pods until the controller replaces them",
 	}[d.Replaced]
-	idle := e.gone || e.disarmed && e.untold == nil
-	const late = "disarmed within a minute or two, when the kubelet refreshes its volume"
+	idle := e.gone || e.disarmed && e.notAnnotated == nil
+	const late = "disarmed within a minute or two, when the kubelet refreshes the volume"
 	switch {
 	case until != "" && idle:
 		return "; " + fmt.Sprintf(until, "the idle shim")

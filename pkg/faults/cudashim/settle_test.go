@@ -31,17 +31,17 @@ func TestTheConfigMapStaysForPodsThatWereNotTold(t *testing.T) {
 		says    string
 		hasNot  string
 	}{
-		"told": {func(int32) error { return nil }, OnDelete, false, "pods keep the idle shim", "was left"},
+		"told": {func(int32) error { return nil }, OnDelete, false, "the idle shim stays in pods", "was left"},
 		"told later": {
-			func(n int32) error { return map[bool]error{true: forbidden}[n == 1] }, Rolling, false, "as they were",
+			func(n int32) error { return map[bool]error{true: forbidden}[n == 1] }, Rolling, false, "restored",
 			"not deleted",
 		},
 		"told once": {
-			func(n int32) error { return map[bool]error{true: forbidden}[n > 1] }, Rolling, false, "as they were",
+			func(n int32) error { return map[bool]error{true: forbidden}[n > 1] }, Rolling, false, "restored",
 			"not deleted",
 		},
 		"never, on delete": {func(int32) error { return forbidden }, OnDelete, true,
-			"pods keep the shim until you delete them; it is disarmed within a minute or two", "idle"},
+			"the shim stays in pods until you delete them; it is disarmed within a minute or two", "idle"},
 		"never, rolling": {
 			func(int32) error { return forbidden }, Rolling, true, "was not deleted but disarmed", "idle",
 		},
@@ -123,7 +123,7 @@ func TestNoWaitingForReplacedPods(t *testing.T) {
 		_ = w.client.Tracker().Delete(schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "team", "web-1")
 	}()
 	said := func(_ ledger.Step, text string) {
-		if strings.HasPrefix(text, "waiting until running processes") {
+		if strings.HasPrefix(text, "waiting for running processes") {
 			waits <- struct{}{}
 		}
 	}

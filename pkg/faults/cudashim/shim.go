@@ -14,21 +14,21 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// Shim is the CUDA shim that AddShim adds to an object before its creation. Nothing in the object reveals its purpose:
+// Shim is the CUDA shim that AddShim adds to an object before it is created. Nothing in the object reveals its purpose:
 // it simulates hardware (a GPU with less memory), and a candidate must neither mistake it for the fault nor find the
 // name of the fault in it.
 type Shim struct {
-	// ConfigMap is the name of the ConfigMap with the libraries and the state, in the object's namespace:
+	// ConfigMap is the name of the ConfigMap with the libraries and the state, in the object's namespace, such as
 	// "lab-gpu-k7x2".
 	ConfigMap string
-	// Libraries by architecture (amd64, arm64).
+	// Libraries are the libraries by architecture (amd64, arm64).
 	Libraries map[string][]byte
-	// State is the state file. Its fault should be quiet, because the shim's line on stderr would be in the workload's
-	// log.
+	// State is the state file. Its fault should be quiet, because otherwise the shim's line on stderr would be in the
+	// workload's log.
 	State []byte
-	// Dir and RunDir are its directories in the pods, at most 14 bytes each; empty means ShimDir and ShimRunDir.
+	// Dir and RunDir are the shim's directories in the pods, at most 14 bytes each. Empty means ShimDir and ShimRunDir.
 	Dir, RunDir string
-	// Library is the file name; empty means ShimLibrary.
+	// Library is the file name. Empty means ShimLibrary.
 	Library string
 }
 
@@ -38,7 +38,8 @@ const (
 	ShimRunDir  = "/run/gpu-lab"
 	ShimLibrary = "libgpu-lab.so"
 
-	// shimNodeVar has the node's name, for a fault on one node. Many workloads have it for other reasons.
+	// shimNodeVar contains the node's name, for a fault on one node. Many workloads have this variable for other
+	// reasons.
 	shimNodeVar = "NODE_NAME"
 
 	shimVolume    = "gpu-lab"
@@ -48,8 +49,8 @@ const (
 // maxShimDir limits the length of the directories, which replace the usual ones in the library.
 const maxShimDir = 14
 
-// AddShim adds the shim to the pod templates of an object before its creation, or to a Pod: to the containers that
-// request GPUs, or to all but init containers if none does. It keeps the user's own LD_PRELOAD behind the shim.
+// AddShim adds the shim to a Pod, or to the pod templates of another object, before it is created: in the containers
+// that request GPUs or, if none does, in all except init containers. It keeps the user's own LD_PRELOAD after the shim.
 func AddShim(object *unstructured.Unstructured, s Shim) error {
 	s = s.withDefaults()
 	if err := s.validate(); err != nil {
@@ -82,7 +83,7 @@ func AddShim(object *unstructured.Unstructured, s Shim) error {
 		}
 	}
 	if !found {
-		return fmt.Errorf("%s has no container that the shim could be put into", refOf(object))
+		return fmt.Errorf("%s has no container into which the shim can be injected", refOf(object))
 	}
 	return nil
 }
@@ -96,15 +97,15 @@ func (s Shim) validate() error {
 	for _, dir := range []string{s.Dir, s.RunDir} {
 		if len(dir) > maxShimDir || !slashpath.IsAbs(dir) || slashpath.Clean(dir) != dir || dir == "/" ||
 			strings.ContainsAny(dir, ": $") {
-			return fmt.Errorf("%s cannot be the folder of the shim: it takes an absolute path of at most %d bytes", dir,
+			return fmt.Errorf("%s cannot be the shim's directory: must be an absolute path of at most %d bytes", dir,
 				maxShimDir)
 		}
 	}
 	switch {
 	case s.Dir == s.RunDir:
-		return fmt.Errorf("the shim requires two directories, not %s twice", s.Dir)
+		return fmt.Errorf("the shim requires two different directories, not %s twice", s.Dir)
 	case s.ConfigMap == "" || len(s.Libraries) == 0 || strings.ContainsAny(s.Library, "/: $"):
-		return fmt.Errorf("the shim has no ConfigMap, no library, or a file name that the linker does not take: %q",
+		return fmt.Errorf("the shim has no ConfigMap, no library, or a file name that the linker does not accept: %q",
 			s.Library)
 	}
 	return nil
@@ -163,7 +164,7 @@ func (s Shim) into(object map[string]any, ref string, t Template, chosen []Conta
 	return err
 }
 
-// preload returns the path for ld.so, which replaces $PLATFORM with its name for the processor.
+// preload returns the path for ld.so, which expands $PLATFORM to its name for the processor.
 func (s Shim) preload() string {
 	if len(s.Libraries) > 1 {
 		return s.Dir + "/$PLATFORM/" + s.Library
@@ -186,7 +187,7 @@ func ShimConfigMap(namespace string, s Shim) (*unstructured.Unstructured, error)
 	for _, arch := range s.archs() {
 		library, err := s.neutralLibrary(s.Libraries[arch])
 		if err != nil {
-			return nil, fmt.Errorf("the library for %s: %w", arch, err)
+			return nil, fmt.Errorf("prepare the library for %s: %w", arch, err)
 		}
 		add(arch, library)
 	}
@@ -197,7 +198,7 @@ func ShimConfigMap(namespace string, s Shim) (*unstructured.Unstructured, error)
 	add(StateKey, state)
 	if size > maxConfigMap {
 		return nil,
-			fmt.Errorf("the libraries take %d KiB; a ConfigMap holds at most %d KiB", size>>10, maxConfigMap>>10)
+			fmt.Errorf("the libraries require %d KiB, but a ConfigMap can contain at most %d KiB", size>>10, maxConfigMap>>10)
 	}
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap",

@@ -17,14 +17,14 @@ import (
 // maxSuggestions limits the number of suggested names.
 const maxSuggestions = 3
 
-// notFound returns the error for a missing object, with the names that the user may have meant.
+// notFound returns the error for a missing object, with similar names that the user may have meant.
 func (c *Cluster) notFound(ctx context.Context, mapping *meta.RESTMapping, namespace, name string) error {
 	kind := ref(mapping.GroupVersionKind.GroupVersion().String(), mapping.GroupVersionKind.Kind, name)
 	text := fmt.Sprintf("%s not found in namespace %q", kind, namespace)
 	resource := c.Dynamic.Resource(mapping.Resource)
 	list, err := resource.Namespace(namespace).List(ctx, metav1.ListOptions{Limit: 500})
 	if err != nil { // the hint is optional
-		return fmt.Errorf("%s: specify its namespace with -n", text)
+		return fmt.Errorf("%s: specify the namespace with -n", text)
 	}
 	var names []string
 	for _, o := range list.Items {
@@ -43,18 +43,18 @@ func (c *Cluster) notFound(ctx context.Context, mapping *meta.RESTMapping, names
 		}
 	}
 	if len(names) == 0 {
-		return fmt.Errorf("%s, which has no object of that type: specify a namespace with -n", text)
+		return fmt.Errorf("%s, which has no object of that type: specify another namespace with -n", text)
 	}
 	slices.Sort(names)
 	return fmt.Errorf("%s: supported values: %s", text, some(names))
 }
 
-// noSuchType returns the error for an unknown type, with the types that the user may have meant.
+// noSuchType returns the error for an unknown type, with similar types that the user may have meant.
 func (c *Cluster) noSuchType(name string) error {
-	text := fmt.Sprintf("the cluster has no type %q", name)
+	text := fmt.Sprintf("type %q not found in the cluster", name)
 	var known []string
 	if c.Client != nil {
-		// If an aggregated API server is down, the others still count
+		// If an aggregated API server is down, the types of the others are still listed.
 		lists, _ := c.Client.Discovery().ServerPreferredResources()
 		for _, list := range lists {
 			for _, resource := range list.APIResources {
@@ -67,7 +67,7 @@ func (c *Cluster) noSuchType(name string) error {
 	if close := near(strings.ToLower(name), known); len(close) > 0 {
 		return fmt.Errorf("%s: did you mean %s?", text, strings.Join(close, ", "))
 	}
-	return fmt.Errorf("%s: `kubectl api-resources` lists its types; is the operator installed?", text)
+	return fmt.Errorf("%s; `kubectl api-resources` lists the types; is the operator installed?", text)
 }
 
 func some(names []string) string {
@@ -78,7 +78,7 @@ func some(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// near returns the names that differ from another by a typing error or a missing part, the nearest first.
+// near returns the names that differ from name by a typing error or a missing part, nearest first.
 func near(name string, names []string) []string {
 	type candidate struct {
 		name     string

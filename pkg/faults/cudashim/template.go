@@ -13,17 +13,17 @@ import (
 
 // Template is one pod template of an object.
 type Template struct {
-	// Name distinguishes the templates of an object: "worker", "services.Decode"; empty for Kubernetes' own
-	// kinds, which have one.
+	// Name distinguishes the templates of an object, such as "worker" or "services.Decode". It is empty for Kubernetes'
+	// own kinds, which have only one.
 	Name string
 	// Path is its path in the object.
 	Path kubeedit.Path
-	// Containers are those that can have the shim, including init containers.
+	// Containers are those into which the shim can be injected, including init containers.
 	Containers []Container
 
-	spec kubeedit.Path // of the pod spec
-	meta kubeedit.Path // of the pods' labels and annotations; nil if the kind has none
-	env  kubeedit.Path // of variables that all its containers get; nil if the kind has none
+	spec kubeedit.Path // path of the pod spec
+	meta kubeedit.Path // path of the pods' labels and annotations; nil if the kind has none
+	env  kubeedit.Path // path of variables for all containers; nil if the kind has none
 }
 
 // Container is one container of a template.
@@ -32,11 +32,11 @@ type Container struct {
 	Image string // empty if its controller sets it
 	Init  bool   // an init container, possibly a sidecar
 	GPU   bool   // requests nvidia.com/* resources
-	GPUs  int    // how many of nvidia.com/gpu it requests; 0 if that is unknown
+	GPUs  int    // requested number of nvidia.com/gpu; 0 if unknown
 	path  kubeedit.Path
 }
 
-// label returns the template's name, or its path.
+// label returns the template's name or, if it is empty, its path.
 func (t Template) label() string {
 	if t.Name == "" {
 		return t.Path.String()
@@ -146,7 +146,7 @@ func listKey(list []any) string {
 	return ""
 }
 
-// isPodSpec reports whether an object has containers like a pod: all with a name, and at least one with an image.
+// isPodSpec reports whether an object has containers like a pod: all have a name, and at least one has an image.
 func isPodSpec(spec map[string]any) bool {
 	list, ok := spec["containers"].([]any)
 	if !ok {
@@ -186,7 +186,7 @@ func containers(object map[string]any, spec kubeedit.Path) []Container {
 	return all
 }
 
-// wantsGPU reports whether a container requests resources of NVIDIA's device plugin: GPUs or MIG slices.
+// wantsGPU reports whether a container requests resources from NVIDIA's device plugin: GPUs or MIG slices.
 func wantsGPU(container map[string]any) bool {
 	for _, kind := range []string{"limits", "requests"} {
 		for name, amount := range kubeedit.Map(container, kubeedit.Fields("resources", kind)) {
@@ -199,7 +199,7 @@ func wantsGPU(container map[string]any) bool {
 	return false
 }
 
-// wholeGPUs returns how many nvidia.com/gpu a container requests.
+// wholeGPUs returns the number of nvidia.com/gpu that a container requests.
 func wholeGPUs(container map[string]any) int {
 	for _, kind := range []string{"limits", "requests"} {
 		amount := kubeedit.Map(container, kubeedit.Fields("resources", kind))["nvidia.com/gpu"]
@@ -210,7 +210,7 @@ func wholeGPUs(container map[string]any) int {
 	return 0
 }
 
-// named gives templates the names that users know, from their paths: leader, worker, head.
+// named gives templates names that users know, derived from their paths: leader, worker, head.
 func named(templates []Template) []Template {
 	count := map[string]int{}
 	for i, t := range templates {
@@ -225,7 +225,7 @@ func named(templates []Template) []Template {
 	return templates
 }
 
-// nameOf returns a path without the steps that every template has.
+// nameOf returns a path without the elements that every template has.
 func nameOf(p kubeedit.Path) string {
 	var words []string
 	for i, s := range p {
@@ -235,7 +235,7 @@ func nameOf(p kubeedit.Path) string {
 		}
 		word := s.Field
 		if s.Key == "" {
-			inList := i+1 < len(p) && (p[i+1].Key != "" || p[i+1].IsIndex()) // its element says more
+			inList := i+1 < len(p) && (p[i+1].Key != "" || p[i+1].IsIndex()) // the element's key is more specific
 			if inList || strings.HasSuffix(strings.ToLower(word), "replicaspecs") ||
 				slices.Contains([]string{"spec", "template", "podTemplate",
 					"leaderWorkerTemplate", "rayClusterSpec", "rayClusterConfig", "clusterSpec"}, word) {

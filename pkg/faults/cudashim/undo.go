@@ -22,12 +22,12 @@ import (
 // Undoer removes the shim from workloads. Cluster may be nil if only Describe is called.
 type Undoer struct {
 	Cluster *Cluster
-	// Progress receives the progress of a step; may be nil.
+	// Progress receives the progress of a step. It may be nil.
 	Progress func(step ledger.Step, text string)
-	// Settle is how long running processes have to see that they are disarmed before the file is removed; 0 means three
-	// seconds. They read it once a second, and their kubelets refresh it immediately.
+	// Settle is the time that running processes have to notice that they are disarmed before the file is removed. 0
+	// means three seconds. Processes read the file once a second, and their kubelets refresh it immediately.
 	Settle time.Duration
-	// LedgerNamespace is the namespace of the records, in which an undo changes nothing; empty means
+	// LedgerNamespace is the namespace of the records. An undo never changes anything in it. Empty means
 	// ledger.DefaultNamespace.
 	LedgerNamespace string
 }
@@ -39,14 +39,14 @@ func (u Undoer) Describe(step ledger.Step) string {
 	case err != nil || d == nil:
 		return "restore the pod template"
 	case d.Recreated != nil:
-		return fmt.Sprintf("delete %s in namespace %s and recreate it as it was; delete configmap %s", d.Ref(),
+		return fmt.Sprintf("delete %s in namespace %s and recreate it with its original content; delete configmap %s", d.Ref(),
 			d.Namespace, d.ConfigMap)
 	}
 	text := fmt.Sprintf("remove %s from the pod templates of %s in namespace %s; delete configmap %s",
 		count.Of(len(d.Edits), "edit"), d.Ref(), d.Namespace,
 		d.ConfigMap)
 	if d.Replaced == Rolling {
-		text += "; its pods are replaced"
+		text += "; the pods are replaced"
 	}
 	return text
 }
@@ -61,8 +61,8 @@ func (u Undoer) Verify(ctx context.Context, run ledger.Run, step ledger.Step) er
 	return err
 }
 
-// read returns a step's undo after checking it. sealed reports whether the run's ConfigMap has its seal; an undo
-// without a seal is never executed.
+// read returns a step's undo after checking it. sealed reports whether the run's ConfigMap contains the undo's seal. An
+// undo without a seal is never executed.
 func (u Undoer) read(ctx context.Context, run ledger.Run, step ledger.Step) (d *Data, sealed bool, err error) {
 	d, err = ReadData(step)
 	switch {
@@ -72,7 +72,7 @@ func (u Undoer) read(ctx context.Context, run ledger.Run, step ledger.Step) (d *
 		return nil, false,
 			fmt.Errorf("the record's undo is rejected: %s is not the ConfigMap of run %s", d.ConfigMap, run.ID)
 	case u.Cluster == nil:
-		return nil, false, errors.New("no cluster to undo it in")
+		return nil, false, errors.New("undoing the change requires a cluster")
 	}
 	if err := d.checkUndo(step.Target, u.LedgerNamespace); err != nil {
 		return nil, false, fmt.Errorf("the record's undo is rejected: %w", err)
@@ -146,7 +146,7 @@ func (u Undoer) unsealed(ctx context.Context, run ledger.Run, d *Data) (ledger.S
 			),
 		}
 	}
-	return ledger.StateReverted, fmt.Sprintf("%s: nothing of the run is in its pod templates", d.Ref()), nil
+	return ledger.StateReverted, fmt.Sprintf("%s: its pod templates contain no changes of the run", d.Ref()), nil
 }
 
 func (u Undoer) settle() time.Duration {
@@ -162,7 +162,7 @@ func (u Undoer) say(step ledger.Step, text string) {
 	}
 }
 
-// workload returns the workload of the data, without its content.
+// workload returns the workload that the data identifies, without its content.
 func (d *Data) workload() *Workload {
 	o := &unstructured.Unstructured{}
 	o.SetAPIVersion(schema.GroupVersion{Group: d.Group, Version: d.Version}.String())
@@ -173,7 +173,7 @@ func (d *Data) workload() *Workload {
 	return &Workload{Object: o, Resource: d.gvr()}
 }
 
-// takeBack takes the edits back in the object.
+// takeBack reverts the edits in the object.
 func (u Undoer) takeBack(
 	ctx context.Context, run ledger.Run, w *Workload, d *Data,
 ) (state ledger.State, said string, needed bool, err error) {
@@ -191,7 +191,7 @@ func (u Undoer) takeBack(
 		case !d.is(now):
 			return fmt.Errorf("the record's undo is rejected: %s is a %s", d.Ref(), now.GroupVersionKind())
 		case string(now.GetUID()) != d.UID:
-			said = fmt.Sprintf("%s was not changed, because it is another object (UID %s, not %s)", d.Ref(),
+			said = fmt.Sprintf("%s was not changed, because it is a different object (UID %s, not %s)", d.Ref(),
 				now.GetUID(), d.UID)
 			return nil
 		case now.GetDeletionTimestamp() != nil:
@@ -229,19 +229,19 @@ func (u Undoer) takeBack(
 
 // verdict returns the result for the object.
 func (d *Data) verdict(r *removal, after *unstructured.Unstructured) (ledger.State, string) {
-	said := fmt.Sprintf("%s: its pod templates are as they were", d.Ref())
+	said := fmt.Sprintf("%s: its pod templates are restored", d.Ref())
 	switch same := d.Before == "" || sum(after) == d.Before; {
 	case len(r.kept) > 0:
 		return ledger.StateSuperseded,
-			fmt.Sprintf("%s: the run's edits were removed from its pod templates; changes of other clients were kept:\n  %s",
+			fmt.Sprintf("%s: the run's edits were removed from its pod templates; other clients' changes were kept:\n  %s",
 				d.Ref(), strings.Join(r.kept, "\n  "))
 	case !r.changed && same:
 		said += " already"
 	case !r.changed:
-		said = d.Ref() + ": its pod templates have no edits of the run; other clients have changed them"
+		said = d.Ref() + ": its pod templates contain no edits of the run, but other clients have changed them"
 	case !same:
 		said = d.Ref() +
-			": the run's edits were removed from its pod templates; changes of other clients were kept"
+			": the run's edits were removed from its pod templates; other clients' changes were kept"
 	}
 	return ledger.StateReverted, said
 }

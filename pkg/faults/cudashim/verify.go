@@ -14,27 +14,27 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// A user who can write the ledger's ConfigMaps must not gain, through a record, the rights of the user who reverts it.
-// An undo is therefore sealed, concerns only the object that the record shows as the step's target, and has the same
-// limits as an Injection.
+// A user who can write the ledger's ConfigMaps must not gain, through a record, the permissions of the user who reverts
+// it. An undo is therefore sealed, applies only to the object that the record shows as the step's target, and has the
+// same limits as an Injection.
 
-// checkTarget returns an error if the data concerns another object than the step. The step may lack a UID.
+// checkTarget returns an error if the data is about a different object than the step. The step may lack a UID.
 func (d *Data) checkTarget(target ledger.Target) error {
 	switch {
 	case d.Kind != target.Kind || d.Namespace != target.Namespace || d.Name != target.Name:
-		return fmt.Errorf("it concerns %s in namespace %s, but its step concerns %s", d.Ref(), d.Namespace, target)
+		return fmt.Errorf("it is for %s in namespace %s, but its step is for %s", d.Ref(), d.Namespace, target)
 	case target.UID != "" && d.UID != target.UID:
-		return fmt.Errorf("it concerns the %s with UID %s, but its step concerns the one with UID %s", d.Ref(), d.UID,
+		return fmt.Errorf("it is for the %s with UID %s, but its step is for the one with UID %s", d.Ref(), d.UID,
 			target.UID)
 	}
 	return nil
 }
 
-// checkUndo returns an error for data that can be read but must not be executed: protected workloads, and objects of
-// other types than the data claims.
+// checkUndo returns an error for data that is readable but must not be executed: for protected workloads, and for
+// objects of a different type than the data claims.
 func (d *Data) checkUndo(target ledger.Target, ledgerNamespace string) error {
 	if d.UID != target.UID {
-		return errors.New("its step does not have the object's UID")
+		return errors.New("its step does not contain the object's UID")
 	}
 	if d.Kind == "Pod" {
 		return errors.New("a pod has no template")

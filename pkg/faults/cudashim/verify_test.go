@@ -23,14 +23,14 @@ func TestForgedRecords(t *testing.T) {
 		forge func(d *Data, target *ledger.Target)
 		want  string
 	}{
-		"another name":      {func(_ *Data, target *ledger.Target) { target.Name = "other" }, "its step concerns"},
-		"another namespace": {func(_ *Data, target *ledger.Target) { target.Namespace = "other" }, "its step concerns"},
+		"another name":      {func(_ *Data, target *ledger.Target) { target.Name = "other" }, "its step is for"},
+		"another namespace": {func(_ *Data, target *ledger.Target) { target.Namespace = "other" }, "its step is for"},
 		"another kind": {
-			func(_ *Data, target *ledger.Target) { target.Kind = "StatefulSet" }, "its step concerns",
+			func(_ *Data, target *ledger.Target) { target.Kind = "StatefulSet" }, "its step is for",
 		},
 		"another UID": {func(_ *Data, target *ledger.Target) { target.UID = "u2" }, "with UID"},
 		"no UID": {
-			func(_ *Data, target *ledger.Target) { target.UID = "" }, "does not have the object's UID",
+			func(_ *Data, target *ledger.Target) { target.UID = "" }, "does not contain the object's UID",
 		},
 		"kube-system": {func(d *Data, target *ledger.Target) {
 			d.Namespace, target.Namespace = "kube-system", "kube-system"

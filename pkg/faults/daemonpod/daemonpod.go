@@ -1,12 +1,12 @@
 // Package daemonpod replaces the pod of a DaemonSet on one node with a copy that has additions, such as the shim in the
 // node's device plugin. Neither the DaemonSet nor its other pods change.
 //
-// The copy becomes the DaemonSet's own pod: it gets the labels and the owner of the original while that terminates. The
-// DaemonSet's controller does not count a pod that is being deleted, so the copy is the pod of the node, and the
-// controller creates no other. If it has created one all the same, the copy is older, and the controller keeps the
-// oldest (podsShouldBeOnNode in Kubernetes' pkg/controller/daemon/daemon_controller.go). The node therefore has a pod
-// of the DaemonSet whatever happens, and the undo is the deletion of the copy. It also happens without this tool: the
-// kubelet ends the copy when the TTL expires (activeDeadlineSeconds), and the controller replaces it when the DaemonSet
+// The copy becomes the DaemonSet's own pod: it gets the labels and the owner of the original while the original is
+// terminating. The DaemonSet's controller does not count a pod that is being deleted, so it treats the copy as the
+// node's pod and creates no other. If it has created one anyway, the copy is older, and the controller keeps the oldest
+// pod (podsShouldBeOnNode in Kubernetes' pkg/controller/daemon/daemon_controller.go). The node therefore always has a
+// pod of the DaemonSet, and deleting the copy undoes the change. This also happens without this tool: the kubelet
+// terminates the copy when the TTL expires (activeDeadlineSeconds), and the controller replaces it when the DaemonSet
 // changes.
 package daemonpod
 
@@ -34,7 +34,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// UndoKind is the ledger.Undo.Kind of replaced pods.
+// UndoKind is the ledger.Undo.Kind for replaced pods.
 const UndoKind = "daemon-pod"
 
 // Replacement replaces the pod of a DaemonSet on a node.
@@ -42,18 +42,20 @@ type Replacement struct {
 	Client    kubernetes.Interface
 	Node      string
 	DaemonSet *appsv1.DaemonSet
-	// Original is the pod that is replaced.
+	// Original is the pod to replace.
 	Original *corev1.Pod
-	// DRA reports whether the pod may be that of a DRA driver, so that what the node's ResourceSlices publish counts.
+	// DRA reports whether the pod may belong to a DRA driver, so that changes in the node's ResourceSlices also count
+	// as a reaction.
 	DRA bool
-	// Image has sh, for the container in which the copy waits for its turn; it is pulled with Pull.
+	// Image is an image with sh, for the container in which the copy waits. Pull is its pull policy.
 	Image string
 	Pull  corev1.PullPolicy
-	// Add adds to the copy what it has besides the DaemonSet's template. It may mount the ConfigMap of this name.
+	// Add modifies the copy: it adds everything that is not in the DaemonSet's template. The added volumes may mount
+	// the ConfigMap named configMap.
 	Add func(pod *corev1.Pod, configMap string) error
-	// Data returns the content of the ConfigMap at the start.
+	// Data returns the initial content of the ConfigMap.
 	Data func(run ledger.Run) (map[string][]byte, error)
-	// Prove returns evidence from the copy, when the node has as many devices as before. If Prove fails, so does the
+	// Prove returns evidence from the copy, once the node has as many devices as before. If Prove fails, so does the
 	// change.
 	Prove func(ctx context.Context, r fault.Recorder, copied Copy) ([]ledger.Evidence, error)
 }
@@ -63,47 +65,48 @@ type Copy struct {
 	Client     kubernetes.Interface
 	Pod        *corev1.Pod
 	ConfigMap  string
-	Devices    Devices // that were allocatable before
-	Controller string  // names the DaemonSet: "daemonset.apps/nvidia-device-plugin"
-	DRA        bool    // as in Replacement
+	Devices    Devices // devices that were allocatable before
+	Controller string  // the DaemonSet, such as "daemonset.apps/nvidia-device-plugin"
+	DRA        bool    // same as in Replacement
 }
 
 // undo is the content of ledger.Undo.Data. Anyone with permission to write ConfigMaps may have written it, so the pod
-// is deleted only if it has the seal of the run.
+// is deleted only if it has the run's seal.
 type undo struct {
 	Namespace string `json:"namespace"`
 	Pod       string `json:"pod"`
 	DaemonSet string `json:"daemonSet"`
-	UID       string `json:"uid"` // of the DaemonSet
-	// PodUID is the UID of the copy; empty if the client was killed before it was known.
+	UID       string `json:"uid"` // UID of the DaemonSet
+	// PodUID is the UID of the copy. It is empty if the client was killed before the UID was known.
 	PodUID  string  `json:"podUID,omitempty"`
 	Devices Devices `json:"devices,omitempty"`
 	DRA     bool    `json:"dra,omitempty"`
-	// Taints are those that devices of DRA drivers had.
+	// Taints are the previous taints of devices of DRA drivers.
 	Taints Published `json:"taints,omitempty"`
 }
 
-// Annotations of the copy: the mark of the seal, that it is the pod of the DaemonSet, and that it may start.
+// Annotations on the copy: the mark of the seal, whether it is the DaemonSet's pod, and whether it may start.
 const (
 	annotationSeal  = "gpufault.dev/seal"
 	annotationOwned = "gpufault.dev/owned"
 	annotationStart = "gpufault.dev/start"
 )
 
-// mark returns the mark of the seal on the copy.
+// mark returns the mark of the seal, to set on the copy.
 func (u undo) mark(run, node string) string {
 	return seal.Of(run, UndoKind, fmt.Appendf(nil, "%q %q %q", node, u.DaemonSet, u.UID)).
 		Mark("", "pods", u.Namespace, u.Pod)
 }
 
-// nameOf returns the name of the copy and of its ConfigMap: a run may replace pods on several nodes.
+// nameOf returns the name of the copy and of its ConfigMap. It contains the node, because a run may replace pods on
+// several nodes.
 func nameOf(run, node string) string {
 	sum := fnv.New32a()
 	_, _ = sum.Write([]byte(node))
 	return fmt.Sprintf("gpu-fault-%s-%08x", run, sum.Sum32())
 }
 
-// Change returns the change to the node, for a fault.Plan.
+// Change returns the change to the node, for use in a fault.Plan.
 func (r *Replacement) Change(action string) fault.Change {
 	return fault.Change{
 		Target: ledger.Target{Kind: "Node", Name: r.Node}, Action: action, Undo: ledger.Undo{Kind: UndoKind},
@@ -119,14 +122,14 @@ func (r *Replacement) Check(ctx context.Context) error {
 	case s.ObservedGeneration < ds.Generation || s.UpdatedNumberScheduled < s.CurrentNumberScheduled:
 		return fmt.Errorf("%s in namespace %s is being updated: try again when its pods are up to date", ref, ds.Namespace)
 	case !ready(r.Original):
-		return fmt.Errorf("pod %s of %s on node %s is not ready: its program would not see the fault", r.Original.Name, ref,
+		return fmt.Errorf("pod %s of %s on node %s is not ready, so its program would not see the fault", r.Original.Name, ref,
 			r.Node)
 	}
 	for _, c := range r.Original.Spec.Containers {
 		for _, port := range c.Ports {
 			if port.HostPort > 0 {
-				return fmt.Errorf("pod %s of %s uses host port %d: the kubelet would reject the copy, which waits beside it for a "+
-					"moment; leave out the layer nvml", r.Original.Name, ref, port.HostPort)
+				return fmt.Errorf("pod %s of %s uses host port %d: the kubelet would reject the copy, which briefly runs at the same time; "+
+					"omit the layer nvml", r.Original.Name, ref, port.HostPort)
 			}
 		}
 	}
@@ -142,20 +145,21 @@ func (r *Replacement) Check(ctx context.Context) error {
 	return nil
 }
 
-// Ref names a DaemonSet as kubectl does.
+// Ref formats the name of a DaemonSet in kubectl's style.
 func Ref(daemonSet string) string { return "daemonset.apps/" + daemonSet }
 
-// Names of what the copy has in addition.
+// Names of the objects that the copy has in addition.
 const (
 	gateName = "gpu-fault-gate"
 	gateDir  = "/gpu-fault-gate"
 )
 
-// HasGate reports whether a pod has this init container, as copies have. Nobody can remove it from a pod.
+// HasGate reports whether a pod has the gate init container, as copies do. Init containers cannot be removed from a
+// pod.
 func HasGate(initContainers []string) bool { return slices.Contains(initContainers, gateName) }
 
-// copy returns the pod for a run. It has no label of the DaemonSet yet, so that the controller does not see it, and
-// waits in an init container.
+// copy returns the pod for a run. The pod does not have the DaemonSet's labels yet, so that the controller does not see
+// it, and waits in an init container.
 func (r *Replacement) copy(run ledger.Run, u undo) (*corev1.Pod, error) {
 	name := nameOf(run.ID, r.Node)
 	template := r.DaemonSet.Spec.Template.DeepCopy()
@@ -168,7 +172,7 @@ func (r *Replacement) copy(run ledger.Run, u undo) (*corev1.Pod, error) {
 	}
 	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, annotationSeal, u.mark(run.ID, r.Node))
 	pod.Spec.NodeName, pod.Spec.Tolerations = r.Node, r.Original.Spec.Tolerations
-	// On a full node, the kubelet would kill other pods to admit one of a critical priority.
+	// On a full node, the kubelet would evict other pods to admit a pod with a critical priority.
 	pod.Spec.PriorityClassName, pod.Spec.Priority, pod.Spec.PreemptionPolicy = "", nil, nil
 	if !run.Until.IsZero() {
 		seconds := max(int64(time.Until(run.Until).Seconds()), 1)
@@ -185,13 +189,13 @@ func (r *Replacement) copy(run ledger.Run, u undo) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// gateSeconds is how long the copy waits for the client when it is the pod of the DaemonSet, in addition to the time
-// that the original may take to terminate.
+// gateSeconds is the time that the copy waits for the client after it has become the DaemonSet's pod, in addition to
+// the time that the original may take to terminate.
 const gateSeconds = 60
 
-// addGate adds the init container in which the copy waits until it may start. If nobody lets it start, because the
-// client was killed, it does so by itself, but only as the pod of the DaemonSet: a node without the program would be
-// worse than one with a shim that does nothing, and two instances would be worse than none.
+// addGate adds the init container in which the copy waits until it may start. If it is never allowed to start, because
+// the client was killed, it starts on its own, but only as the DaemonSet's pod: a node without the program would be
+// worse than one with an idle shim, and two instances would be worse than none.
 func addGate(spec *corev1.PodSpec, image string, pull corev1.PullPolicy, seconds int64) {
 	file := func(name, annotation string) corev1.DownwardAPIVolumeFile {
 		return corev1.DownwardAPIVolumeFile{
@@ -290,8 +294,8 @@ func (u undo) save(ctx context.Context, rec fault.Recorder) error {
 	return rec.Save(ctx, func(s *ledger.Step) { s.Undo.Data = text })
 }
 
-// unchanged returns an error if the original was replaced since the user was asked: its successor is older than the
-// copy, so the controller would keep that.
+// unchanged returns an error if the original has been replaced since the user confirmed. Its successor would be older
+// than the copy, so the controller would keep the successor.
 func (r *Replacement) unchanged(ctx context.Context) error {
 	now, err := r.Client.CoreV1().Pods(r.DaemonSet.Namespace).Get(ctx, r.Original.Name, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -325,11 +329,11 @@ func (r *Replacement) create(ctx context.Context, pod *corev1.Pod, data map[stri
 	return made, nil
 }
 
-// olderBy is by how much the copy must be older than the pod of the controller: the API server keeps times of creation
-// in seconds.
+// olderBy is the minimum time by which the copy must be older than the controller's pod, because the API server stores
+// creation times in seconds.
 const olderBy = 1100 * time.Millisecond
 
-// takeOver deletes the original and makes the copy, which was made at this time, the pod of the DaemonSet.
+// takeOver deletes the original, and makes the copy, which was created at the given time, the DaemonSet's pod.
 func (r *Replacement) takeOver(ctx context.Context, pod *corev1.Pod, made time.Time) (*corev1.Pod, error) {
 	pods := r.Client.CoreV1().Pods(pod.Namespace)
 	select {
@@ -342,8 +346,9 @@ func (r *Replacement) takeOver(ctx context.Context, pod *corev1.Pod, made time.T
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("delete pod %s: %w", r.Original.Name, err)
 	}
-	// At once: when the original has terminated, the controller would create a pod of its own. The copy would have to
-	// wait until that has terminated too, for its whole grace period if it gets the signal before it can handle it.
+	// Do this immediately: when the original has terminated, the controller would create its own pod. The copy would
+	// then also have to wait until that pod has terminated, for its full grace period if it receives the signal before
+	// it can handle it.
 	labels := maps.Clone(r.Original.Labels)
 	delete(labels, ledger.LabelRun)
 	yes := true
@@ -356,12 +361,12 @@ func (r *Replacement) takeOver(ctx context.Context, pod *corev1.Pod, made time.T
 	if err != nil {
 		return nil, err
 	}
-	// Neither the original nor a pod that the controller has created all the same must run beside the copy.
+	// Neither the original nor a pod that the controller has created anyway may run at the same time as the copy.
 	if err := r.gone(ctx, func(p *corev1.Pod) bool { return p.UID != pod.UID }); err != nil {
 		return nil, err
 	}
 	if _, err := pods.Get(ctx, pod.Name, metav1.GetOptions{}); err != nil {
-		return nil, fmt.Errorf("%s did not take pod %s for its own: %w", Ref(r.DaemonSet.Name), pod.Name, err)
+		return nil, fmt.Errorf("%s did not adopt pod %s: %w", Ref(r.DaemonSet.Name), pod.Name, err)
 	}
 	err = r.patch(ctx, pod.Name, map[string]any{"annotations": map[string]any{
 		annotationStart: time.Now().UTC().Format(time.RFC3339Nano),
@@ -402,9 +407,9 @@ func (c Copy) Update(ctx context.Context, key string, value []byte) error {
 func (u undo) validate(run, node string) error {
 	switch {
 	case u.Pod != nameOf(run, node):
-		return fmt.Errorf("%q is not the pod that the run makes for node %s", u.Pod, node)
+		return fmt.Errorf("%q is not the pod that the run creates for node %s", u.Pod, node)
 	case len(validation.IsDNS1123Label(u.Namespace)) > 0, strings.ContainsAny(u.DaemonSet, "/?%") || u.DaemonSet == "":
-		return errors.New("it does not name a DaemonSet")
+		return errors.New("no DaemonSet is specified")
 	}
 	return nil
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/dra"
 )
 
-// Published has a line for each device that DRA drivers publish for a node, and a line for each of its taints:
+// Published has a line for each device that DRA drivers publish for a node, and a line for each taint on these devices:
 // "gpu.nvidia.com/node-b/gpu-0 has taint gpu.nvidia.com/xid=48:NoSchedule".
 type Published []string
 
 const hasTaint = " has taint "
 
-// published returns what is published now; nothing if the cluster does not serve ResourceSlices.
+// published returns what is currently published. It returns nothing if the cluster does not serve ResourceSlices.
 func published(ctx context.Context, client kubernetes.Interface, node string) (all Published, err error) {
 	devices, err := dra.PublishedOn(ctx, client, node)
 	if apierrors.IsNotFound(err) {
@@ -34,12 +34,12 @@ func published(ctx context.Context, client kubernetes.Interface, node string) (a
 	return all, err
 }
 
-// taints returns the lines of the taints. A node with MIG instances has too many devices for the record.
+// taints returns only the lines about taints. A node with MIG instances has too many devices to record.
 func (p Published) taints() Published {
 	return slices.DeleteFunc(slices.Clone(p), func(line string) bool { return !strings.Contains(line, hasTaint) })
 }
 
-// tainted returns the taints that were not there before.
+// tainted returns the taints that did not exist before.
 func (p Published) tainted(now Published) (all []string) {
 	for _, line := range now {
 		if strings.Contains(line, hasTaint) && !slices.Contains(p, line) {
@@ -49,7 +49,7 @@ func (p Published) tainted(now Published) (all []string) {
 	return all
 }
 
-// missing returns which devices are not published any more, and the taints that were not there before.
+// missing returns the devices that are no longer published, and the taints that did not exist before.
 func (p Published) missing(now Published) []string {
 	all := p.tainted(now)
 	for _, line := range p {
@@ -72,7 +72,8 @@ func (p Published) await(ctx context.Context, client kubernetes.Interface, node 
 	})
 }
 
-// Published returns the devices that DRA drivers publish for the node now; none if the copy is not the pod of one.
+// Published returns the devices that DRA drivers currently publish for the node. It returns none if the copy does not
+// belong to a DRA driver.
 func (c Copy) Published(ctx context.Context) (Published, error) {
 	if !c.DRA {
 		return nil, nil
@@ -80,8 +81,8 @@ func (c Copy) Published(ctx context.Context) (Published, error) {
 	return published(ctx, c.Client, c.Pod.Spec.NodeName)
 }
 
-// Reaction waits until the node has fewer devices than before the change, or published devices have taints that they
-// did not have before, and returns which. If nothing changes, the result is empty.
+// Reaction waits until the node has fewer devices than before the change, or published devices have new taints, and
+// returns these changes. If nothing changes, the result is empty.
 func (c Copy) Reaction(ctx context.Context, before Published, within time.Duration) (changed []string, err error) {
 	deadline := time.Now().Add(within)
 	err = poll(ctx, within+pollEvery, func(ctx context.Context) (bool, string, error) {
@@ -101,7 +102,7 @@ func (c Copy) Reaction(ctx context.Context, before Published, within time.Durati
 		return len(changed) > 0 || time.Now().After(deadline), "", nil
 	})
 	if err != nil && ctx.Err() == nil {
-		return nil, nil // the API server did not answer: nothing was seen
+		return nil, nil // the API server did not respond, so nothing was observed
 	}
 	return changed, err
 }

@@ -22,9 +22,9 @@ import (
 // Undoer deletes copies. Client may be nil if only Describe is called.
 type Undoer struct {
 	Client kubernetes.Interface
-	// Timeout is how long each wait takes at most; the default is 2 minutes.
+	// Timeout is the maximum duration of each wait. The default is 2 minutes.
 	Timeout time.Duration
-	// Progress receives the progress of a step; may be nil.
+	// Progress receives the progress of a step. It may be nil.
 	Progress func(step ledger.Step, text string)
 }
 
@@ -34,9 +34,9 @@ var _ fault.Needer = Undoer{}
 func (u Undoer) Describe(step ledger.Step) string {
 	var d undo
 	if json.Unmarshal(step.Undo.Data, &d) != nil || d.DaemonSet == "" {
-		return "delete the copy of a pod; its DaemonSet creates its own again"
+		return "delete the copy of a pod; the DaemonSet creates its own pod again"
 	}
-	return fmt.Sprintf("delete pod %s in namespace %s; %s creates its own again", d.Pod, d.Namespace, Ref(d.DaemonSet))
+	return fmt.Sprintf("delete pod %s in namespace %s; %s creates its own pod again", d.Pod, d.Namespace, Ref(d.DaemonSet))
 }
 
 // Needs implements fault.Needer.
@@ -61,7 +61,8 @@ func undoPermissions(namespace string) []fault.Permission {
 	}
 }
 
-// Permissions returns what a replacement and its undo need in the namespace of the DaemonSet; empty means all.
+// Permissions returns the permissions that a replacement and its undo need in the namespace of the DaemonSet. Empty
+// means all namespaces.
 func Permissions(namespace string) []fault.Permission {
 	return append(undoPermissions(namespace),
 		fault.Permission{Verb: "create", Resource: "pods", Namespace: namespace},
@@ -84,7 +85,7 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 		return "", "", fmt.Errorf("the record's undo is rejected: %w", err)
 	}
 	if u.Client == nil {
-		return "", "", errors.New("no cluster to undo it in")
+		return "", "", errors.New("undoing the change requires a cluster")
 	}
 	done, err := u.delete(ctx, run.ID, node, d)
 	if err != nil {
@@ -96,7 +97,7 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	case err != nil:
 		return "", "", err
 	case own == "":
-		return ledger.StateReverted, done + ref + " has no pod on the node any more", nil
+		return ledger.StateReverted, done + ref + " no longer has a pod on the node", nil
 	}
 	err = d.Devices.await(ctx, u.Client, node)
 	if err == nil && d.DRA {
@@ -106,12 +107,12 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 		if ctx.Err() != nil {
 			return "", "", err
 		}
-		return ledger.StateReverted, fmt.Sprintf("%spod %s is that of %s again, but %v", done, own, ref, err), nil
+		return ledger.StateReverted, fmt.Sprintf("%spod %s belongs to %s again, but %v", done, own, ref, err), nil
 	}
-	return ledger.StateReverted, fmt.Sprintf("%spod %s is that of %s again", done, own, ref), nil
+	return ledger.StateReverted, fmt.Sprintf("%spod %s belongs to %s again", done, own, ref), nil
 }
 
-// delete deletes the copy. It returns what there is to say about it, as the beginning of a message.
+// delete deletes the copy. It returns the first part of the message for the user.
 func (u Undoer) delete(ctx context.Context, run, node string, d undo) (said string, err error) {
 	const gone = "the copy no longer exists; "
 	pods := u.Client.CoreV1().Pods(d.Namespace)
@@ -123,9 +124,9 @@ func (u Undoer) delete(ctx context.Context, run, node string, d undo) (said stri
 		return "", fmt.Errorf("get pod %s: %w", d.Pod, err)
 	case d.made(run, node, pod):
 	case d.PodUID != "" && string(pod.UID) != d.PodUID:
-		return gone, nil // another client has created a pod with its name since
+		return gone, nil // another client has created a pod with this name since then
 	default:
-		return "", fmt.Errorf("pod %s in namespace %s was not made by this run: if you know what it is, delete it by hand, "+
+		return "", fmt.Errorf("pod %s in namespace %s was not created by this run: if you know its purpose, delete it manually, "+
 			"then repeat the revert", d.Pod, d.Namespace)
 	}
 	err = pods.Delete(ctx, d.Pod, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
@@ -138,7 +139,7 @@ func (u Undoer) delete(ctx context.Context, run, node string, d undo) (said stri
 			return true, "", nil
 		}
 		if err == nil && held(now) != "" {
-			said = fmt.Sprintf("pod %s has ended, and remains because of its finalizers %s; ", d.Pod, held(now))
+			said = fmt.Sprintf("pod %s has terminated, and remains because of its finalizers %s; ", d.Pod, held(now))
 			return true, "", nil
 		}
 		return false, fmt.Sprintf("pod %s is still being deleted", d.Pod), err
@@ -146,9 +147,9 @@ func (u Undoer) delete(ctx context.Context, run, node string, d undo) (said stri
 	return said, err
 }
 
-// made reports whether the run has made a pod that has the name of its copy: it has the seal of the run, whatever UID
-// somebody may have written into the record; or it has the UID in the record, and the container in which a copy waits,
-// which nobody can remove from a pod. Labels and annotations may have been stripped.
+// made reports whether the run created a pod that has the name of its copy. The pod must have the run's seal,
+// regardless of the UID in the record, or it must have the UID in the record and the container in which a copy waits,
+// which cannot be removed from a pod. Labels and annotations may have been removed.
 func (u undo) made(run, node string, pod *corev1.Pod) bool {
 	if pod.Annotations[annotationSeal] == u.mark(run, node) {
 		return true
@@ -159,8 +160,8 @@ func (u undo) made(run, node string, pod *corev1.Pod) bool {
 
 func (u Undoer) timeout() time.Duration { return cmp.Or(u.Timeout, podTimeout) }
 
-// successor waits for the pod that the DaemonSet has on the node itself, and returns its name; empty if it has none
-// because the DaemonSet or the node no longer exists, or the DaemonSet is not for the node any more.
+// successor waits for the DaemonSet's own pod on the node, and returns its name. The name is empty if there is none
+// because the DaemonSet or the node no longer exists, or the DaemonSet no longer matches the node.
 func (u Undoer) successor(ctx context.Context, step ledger.Step, node string, d undo) (name string, err error) {
 	if ds, err := u.daemonSet(ctx, d); ds == nil || err != nil {
 		return "", err
@@ -199,7 +200,7 @@ func (u Undoer) daemonSet(ctx context.Context, d undo) (*appsv1.DaemonSet, error
 	return ds, nil
 }
 
-// wanted reports whether the DaemonSet and the node still exist and belong together.
+// wanted reports whether the DaemonSet and the node still exist and still match.
 func (u Undoer) wanted(ctx context.Context, node string, d undo) (bool, error) {
 	ds, err := u.daemonSet(ctx, d)
 	if ds == nil || err != nil {

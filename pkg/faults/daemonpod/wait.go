@@ -23,12 +23,12 @@ import (
 
 // Timeouts, and the interval of polls.
 const (
-	podTimeout    = 2 * time.Minute // also for the image of the gate
+	podTimeout    = 2 * time.Minute // includes pulling the gate's image
 	statusTimeout = time.Minute     // the kubelet updates the status of its node at least every 10 s
 	pollEvery     = 100 * time.Millisecond
 )
 
-// poll waits until done returns true. done also says what is missing.
+// poll waits until done returns true. done also returns what is missing.
 func poll(
 	ctx context.Context, timeout time.Duration, done func(context.Context) (ok bool, missing string, err error),
 ) error {
@@ -56,7 +56,7 @@ func poll(
 	}
 }
 
-// await waits until the copy is in a state, and returns it.
+// await waits until the copy has reached a state, and returns it.
 func (r *Replacement) await(
 	ctx context.Context, pod *corev1.Pod, state string, reached func(*corev1.Pod) bool,
 ) (*corev1.Pod, error) {
@@ -66,9 +66,9 @@ func (r *Replacement) await(
 		case err != nil:
 			return false, "", fmt.Errorf("get pod %s: %w", pod.Name, err)
 		case now.UID != pod.UID || now.DeletionTimestamp != nil:
-			return false, "", fmt.Errorf("another client has ended pod %s", pod.Name)
+			return false, "", fmt.Errorf("another client has terminated pod %s", pod.Name)
 		case ended(now):
-			return false, "", fmt.Errorf("pod %s ended while it was to replace %s (a node needs room for both for a moment): %s",
+			return false, "", fmt.Errorf("pod %s terminated before it could replace %s (the node briefly needs room for both): %s",
 				pod.Name, r.Original.Name, reason(now))
 		}
 		pod = now
@@ -81,14 +81,14 @@ func ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 }
 
-// waits reports whether the copy waits for its turn.
+// waits reports whether the copy is waiting for permission to start.
 func waits(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.InitContainerStatuses, func(s corev1.ContainerStatus) bool {
 		return s.Name == gateName && s.State.Running != nil
 	})
 }
 
-// held returns the finalizers that keep a deleted pod whose containers have ended.
+// held returns the finalizers that keep a deleted pod whose containers have terminated.
 func held(pod *corev1.Pod) string {
 	running := slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
 		return s.State.Terminated == nil
@@ -99,8 +99,8 @@ func held(pod *corev1.Pod) string {
 	return strings.Join(pod.Finalizers, ", ")
 }
 
-// wants reports whether the DaemonSet creates a pod for a node that has none: it is for the node, and tolerates its
-// taints. Those of Kubernetes itself, such as that of a cordon, are tolerated by all DaemonSets.
+// wants reports whether the DaemonSet creates a pod for a node that has none, because it selects the node and tolerates
+// its taints. Kubernetes' own taints, such as that of a cordon, are tolerated by all DaemonSets.
 func wants(ds *appsv1.DaemonSet, node *corev1.Node) bool {
 	spec := ds.Spec.Template.Spec
 	matches, err := nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: spec}).Match(node)
@@ -116,7 +116,7 @@ func wants(ds *appsv1.DaemonSet, node *corev1.Node) bool {
 
 func ready(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil && podutils.IsPodReady(pod) }
 
-// reason returns why a pod does not run.
+// reason returns the reason why a pod is not running.
 func reason(pod *corev1.Pod) string {
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if w := s.State.Waiting; w != nil && w.Reason != "PodInitializing" {
@@ -129,7 +129,7 @@ func reason(pod *corev1.Pod) string {
 	return string(pod.Status.Phase)
 }
 
-// gone waits until the node has no pod of the DaemonSet for which which returns true.
+// gone waits until no pod of the DaemonSet on the node satisfies which.
 func (r *Replacement) gone(ctx context.Context, which func(*corev1.Pod) bool) error {
 	return poll(ctx, podTimeout, func(ctx context.Context) (bool, string, error) {
 		pods, err := podsOf(ctx, r.Client, r.DaemonSet.Namespace, string(r.DaemonSet.UID), r.Node)
@@ -151,7 +151,7 @@ func podsOf(ctx context.Context, client kubernetes.Interface, namespace, uid, no
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list the pods of node %s in namespace %s: %w", node, namespace, err)
+		return nil, fmt.Errorf("list the pods on node %s in namespace %s: %w", node, namespace, err)
 	}
 	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool {
 		owner := metav1.GetControllerOf(&p)
@@ -159,7 +159,7 @@ func podsOf(ctx context.Context, client kubernetes.Interface, namespace, uid, no
 	}), nil
 }
 
-// Devices are the numbers of allocatable devices of a node, by extended resource.
+// Devices contains the number of allocatable devices on a node, by extended resource.
 type Devices map[string]int64
 
 func allocatable(ctx context.Context, client kubernetes.Interface, node string) (Devices, error) {
@@ -173,7 +173,7 @@ func allocatable(ctx context.Context, client kubernetes.Interface, node string) 
 	return all, err
 }
 
-// fewer returns which resources have fewer devices now: "nvidia.com/gpu 2 -> 1".
+// fewer returns the resources that now have fewer devices, such as "nvidia.com/gpu 2 -> 1".
 func (d Devices) fewer(now Devices) []string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(d)) {

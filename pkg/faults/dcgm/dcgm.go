@@ -1,8 +1,8 @@
-// Package dcgm injects XIDs into the cache of DCGM's host engine on a node, with dcgmi in the engine's own pod. Readers
-// of this engine see them: an exporter that is connected to it, health watches, policies. No other software does.
+// Package dcgm injects XIDs into the cache of DCGM's host engine on a node, with dcgmi in the engine's own pod. Only
+// readers of this engine see them: an exporter that is connected to it, health watches, and policies.
 //
-// dcgmi's arguments and answers are those of DCGM's source (dcgmi/DcgmiTest.cpp, DeviceMonitor.cpp and Query.cpp of
-// DCGM 4, commit 72fa3fe). They have not been tried with DCGM itself.
+// dcgmi's arguments and output are taken from DCGM's source (dcgmi/DcgmiTest.cpp, DeviceMonitor.cpp and Query.cpp in
+// DCGM 4, commit 72fa3fe). They have not been tested with DCGM itself.
 package dcgm
 
 import (
@@ -28,31 +28,31 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// UndoKind is the ledger.Undo.Kind of injected XIDs.
+// UndoKind is the ledger.Undo.Kind for injected XIDs.
 const UndoKind = "dcgm"
 
-// field is DCGM_FI_DEV_XID_ERRORS: the last XID of a GPU.
+// field is DCGM_FI_DEV_XID_ERRORS, the last XID of a GPU.
 const field = "230"
 
-// Injection injects an XID into the host engine of a node.
+// Injection injects an XID into the host engine on a node.
 type Injection struct {
 	Engine Engine
 	Node   string
 	XID    int
-	// GPUs returns the UUIDs of the GPUs with the fault, before anything is changed.
+	// GPUs returns the UUIDs of the GPUs with the fault. It is called before anything is changed.
 	GPUs func(ctx context.Context, r fault.Recorder) ([]string, error)
 }
 
-// undo is the content of ledger.Undo.Data. Anyone with permission to write ConfigMaps may have written it. What it can
-// do at most is to set the last XID of GPUs in the host engine of the step's node.
+// undo is the content of ledger.Undo.Data. Anyone with permission to write ConfigMaps may have written it. At most, it
+// can set the last XID of GPUs in the host engine on the step's node.
 type undo struct {
 	Namespace string         `json:"namespace"`
 	Pod       string         `json:"pod"`
 	UID       string         `json:"uid"`
-	Before    map[uint16]int `json:"before"` // the last XID of each GPU, by the engine's number
+	Before    map[uint16]int `json:"before"` // last XID of each GPU, by the engine's GPU number
 }
 
-// Change returns the change to the node, for a fault.Plan.
+// Change returns the change to the node, for use in a fault.Plan.
 func (in Injection) Change(action string) fault.Change {
 	return fault.Change{
 		Target: ledger.Target{Kind: "Node", Name: in.Node}, Action: action, Undo: ledger.Undo{Kind: UndoKind},
@@ -60,7 +60,7 @@ func (in Injection) Change(action string) fault.Change {
 	}
 }
 
-// Check returns an error if no host engine answers on the node.
+// Check returns an error if no host engine responds on the node.
 func (in Injection) Check(ctx context.Context) error {
 	_, _, err := in.Engine.find(ctx, in.Node)
 	return err
@@ -104,20 +104,20 @@ func (in Injection) apply(ctx context.Context, r fault.Recorder) ([]ledger.Evide
 	return evidence, nil
 }
 
-// Engine finds and asks host engines.
+// Engine finds and queries host engines.
 type Engine struct {
 	Client kubernetes.Interface
 	Execer debugpod.Execer
 }
 
-// find returns the pod with the host engine of a node, and the engine's numbers of the GPUs by their UUIDs in lower
-// case. An exporter without an engine of its own has dcgmi too, but nothing answers it.
+// find returns the pod with the host engine on a node, and the engine's GPU numbers by UUID in lower case. An exporter
+// without its own engine also has dcgmi, but gets no response.
 func (e Engine) find(ctx context.Context, node string) (*corev1.Pod, map[string]uint16, error) {
 	pods, err := e.podsOn(ctx, node)
 	if err != nil {
 		return nil, nil, err
 	}
-	why := fmt.Errorf("node %s has no pod of DCGM (nvidia-dcgm) or dcgm-exporter: leave out the layer dcgm", node)
+	why := fmt.Errorf("node %s has no pod of DCGM (nvidia-dcgm) or dcgm-exporter: omit the layer dcgm", node)
 	for _, component := range components {
 		for i := range pods {
 			pod := &pods[i]
@@ -130,16 +130,16 @@ func (e Engine) find(ctx context.Context, node string) (*corev1.Pod, map[string]
 				return pod, known, nil
 			}
 			if err == nil {
-				err = errors.New("it lists no GPUs")
+				err = errors.New("no GPUs listed")
 			}
-			why = fmt.Errorf("no host engine answers in pod %s in namespace %s: leave out the layer dcgm (%w)", pod.Name,
+			why = fmt.Errorf("no host engine responds in pod %s in namespace %s: omit the layer dcgm (%w)", pod.Name,
 				pod.Namespace, err)
 		}
 	}
 	return nil, nil, why
 }
 
-// components are those whose pods may have a host engine, in the order in which they are asked.
+// components are those whose pods may have a host engine, in the order in which they are queried.
 var components = []facts.Component{facts.DCGM, facts.DCGMExporter}
 
 // podsOn returns the running pods of the components on a node.
@@ -148,26 +148,26 @@ func (e Engine) podsOn(ctx context.Context, node string) ([]corev1.Pod, error) {
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
+		return nil, fmt.Errorf("list the pods on node %s: %w", node, err)
 	}
 	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool {
 		return p.Status.Phase != corev1.PodRunning || !slices.Contains(components, facts.ComponentOf(p.Labels, &p.Spec))
 	}), nil
 }
 
-// last returns the last XID of a GPU; 0 if the engine knows none.
+// last returns the last XID of a GPU, or 0 if the engine knows none.
 func (e Engine) last(ctx context.Context, pod *corev1.Pod, id uint16) (int, error) {
 	out, err := e.dcgmi(ctx, pod, "dmon", "-e", field, "-i", strconv.Itoa(int(id)), "-c", "1")
 	if xid, ok := parseXID(out, id); ok {
 		return xid, nil
 	}
 	if err == nil {
-		err = fmt.Errorf("it printed %q", firstLine(out))
+		err = fmt.Errorf("unexpected output %q", firstLine(out))
 	}
 	return 0, fmt.Errorf("read the last XID of GPU %d from the host engine in pod %s: %w", id, pod.Name, err)
 }
 
-// setTimeout is how long the engine takes at most to show an injected value: dcgmi dates it a second ahead.
+// setTimeout is the maximum time until the engine shows an injected value. dcgmi sets its timestamp one second ahead.
 const setTimeout = 10 * time.Second
 
 // set injects the last XID of a GPU, and waits until the engine shows it.
@@ -175,7 +175,7 @@ func (e Engine) set(ctx context.Context, pod *corev1.Pod, id uint16, xid int) er
 	out, err := e.dcgmi(ctx, pod, "test", "--inject", "--gpuid", strconv.Itoa(int(id)), "-f", field, "-v",
 		strconv.Itoa(xid))
 	if err == nil && !bytes.Contains(out, []byte("Successfully injected")) {
-		err = fmt.Errorf("it printed %q", firstLine(out))
+		err = fmt.Errorf("unexpected output %q", firstLine(out))
 	}
 	if err != nil {
 		return fmt.Errorf("inject XID %d into the host engine in pod %s: %w", xid, pod.Name, err)
@@ -198,10 +198,10 @@ func (e Engine) set(ctx context.Context, pod *corev1.Pod, id uint16, xid int) er
 	}
 }
 
-// mostOutput limits what is read of dcgmi's output, in bytes.
+// mostOutput limits the amount of dcgmi's output to read, in bytes.
 const mostOutput = 64 << 10
 
-// limited is a buffer that drops what exceeds mostOutput.
+// limited is a buffer that drops output beyond mostOutput.
 type limited struct{ bytes.Buffer }
 
 func (l *limited) Write(p []byte) (int, error) {
@@ -254,7 +254,7 @@ func parseGPUs(out []byte) map[string]uint16 {
 func parseXID(out []byte, id uint16) (xid int, ok bool) {
 	for _, m := range xidRow.FindAllSubmatch(out, -1) {
 		if string(m[1]) == strconv.Itoa(int(id)) {
-			xid, _ = strconv.Atoi(string(m[2])) // N/A is 0: no XID yet
+			xid, _ = strconv.Atoi(string(m[2])) // N/A becomes 0: no XID yet
 			return xid, true
 		}
 	}

@@ -168,7 +168,7 @@ func TestRefused(t *testing.T) {
 		dead bool
 	}{
 		"no pod of DCGM": {[]*corev1.Pod{pod("a", "vllm")}, false},
-		"no host engine answers in pod exporter-x": {[]*corev1.Pod{pod("exporter-x", "nvidia-dcgm-exporter")}, true},
+		"no host engine responds in pod exporter-x": {[]*corev1.Pod{pod("exporter-x", "nvidia-dcgm-exporter")}, true},
 	} {
 		client := fake.NewClientset()
 		for _, p := range test.pods {
@@ -177,7 +177,7 @@ func TestRefused(t *testing.T) {
 			}
 		}
 		err := Injection{Engine: Engine{client, &engine{dead: test.dead}}, Node: "gpu-1"}.Check(t.Context())
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "leave out the layer") {
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "omit the layer") {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}

@@ -13,14 +13,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// Undoer injects the former values. Engine may be empty if only Describe is called.
+// Undoer injects the previous values. Engine may be empty if only Describe is called.
 type Undoer struct{ Engine Engine }
 
 var _ fault.Needer = Undoer{}
 
 // Describe implements fault.Undoer.
 func (u Undoer) Describe(ledger.Step) string {
-	return "inject the former XIDs into DCGM's host engine; what its readers have recorded stays"
+	return "inject the previous XIDs into DCGM's host engine; data that its readers have recorded remains"
 }
 
 // Needs implements fault.Needer.
@@ -29,7 +29,7 @@ func (u Undoer) Needs(ledger.Step, string) []fault.Permission { return Permissio
 // Feature implements fault.Needer.
 func (Undoer) Feature() string { return "nvml" }
 
-// Permissions returns what the injection and its undo need, in addition to those of every fault.
+// Permissions returns the permissions that the injection and its undo need, in addition to those for every fault.
 func Permissions() []fault.Permission {
 	return []fault.Permission{
 		{Verb: "list", Resource: "pods"}, {Verb: "create", Resource: "pods/exec"}, {Verb: "get", Resource: "pods/exec"},
@@ -39,7 +39,7 @@ func Permissions() []fault.Permission {
 // maxXID is the largest XID in a record.
 const maxXID = 99999
 
-// Undo implements fault.Undoer. It uses the host engine that it finds on the node itself.
+// Undo implements fault.Undoer. It uses the host engine that it finds on the node itself, not one named in the record.
 func (u Undoer) Undo(ctx context.Context, _ ledger.Run, step ledger.Step) (ledger.State, string, error) {
 	if len(step.Undo.Data) == 0 {
 		return ledger.StateReverted, "nothing had been changed", nil
@@ -54,7 +54,7 @@ func (u Undoer) Undo(ctx context.Context, _ ledger.Run, step ledger.Step) (ledge
 		}
 	}
 	if u.Engine.Client == nil || u.Engine.Execer == nil {
-		return "", "", errors.New("no cluster to undo it in")
+		return "", "", errors.New("undoing the change requires a cluster")
 	}
 	pods, err := u.Engine.podsOn(ctx, step.Target.Name)
 	if err != nil {
@@ -62,12 +62,12 @@ func (u Undoer) Undo(ctx context.Context, _ ledger.Run, step ledger.Step) (ledge
 	}
 	i := slices.IndexFunc(pods, func(p corev1.Pod) bool { return string(p.UID) == d.UID })
 	if i < 0 {
-		return ledger.StateReverted, "the pod with the host engine no longer exists, and its cache with it", nil
+		return ledger.StateReverted, "the pod with the host engine no longer exists, and neither does its cache", nil
 	}
 	for id, before := range d.Before {
 		if err := u.Engine.set(ctx, &pods[i], id, before); err != nil {
 			return "", "", err
 		}
 	}
-	return ledger.StateReverted, "the host engine has the former XIDs; metrics and conditions of its readers may stay", nil
+	return ledger.StateReverted, "the host engine has the previous XIDs; its readers' metrics and conditions may remain", nil
 }

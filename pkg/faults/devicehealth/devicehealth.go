@@ -1,9 +1,9 @@
-// Package devicehealth is the fault in which the kubelet of a node considers devices of an extended resource unhealthy,
-// as if their device plugin had reported it.
+// Package devicehealth implements the fault in which a node's kubelet considers devices of an extended resource
+// unhealthy, as if their device plugin had reported it.
 //
-// The devices stay unhealthy because a process on the node keeps reporting it; see debugpod/node/device. That process
-// is also the dead man's switch: the fault ends when its TTL expires, and when the process, the kubelet or the device
-// plugin ends.
+// The devices stay unhealthy because a process on the node keeps reporting them; see debugpod/node/device. That process
+// is also the dead man's switch: the fault ends when its TTL expires, or when the process, the kubelet or the device
+// plugin terminates.
 package devicehealth
 
 import (
@@ -23,10 +23,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// UndoKind is the ledger.Undo.Kind of unhealthy devices.
+// UndoKind is the ledger.Undo.Kind for unhealthy devices.
 const UndoKind = "device-health"
 
-// Pod is a debug pod that runs on a node. debugpod.Session implements it.
+// Pod is a debug pod running on a node. debugpod.Session implements it.
 type Pod interface {
 	Inspect(ctx context.Context, what api.Inspect) (*api.Info, error)
 	ListDevices(ctx context.Context) (*api.Devices, error)
@@ -36,7 +36,7 @@ type Pod interface {
 	Close(ctx context.Context) error
 }
 
-// Start creates a debug pod for a run on a node and waits until it runs.
+// Start creates a debug pod for a run on a node and waits until it is running.
 type Start func(ctx context.Context, run ledger.Run, nodeName string, progress func(string)) (Pod, error)
 
 // Choose returns the resource and the IDs of the devices to fail. If it returns an error, nothing is changed.
@@ -50,13 +50,13 @@ type Injection struct {
 }
 
 // claim is the content of ledger.Undo.Data. Anyone with permission to write ConfigMaps may have written it, so it only
-// shows that devices may be unhealthy. The node's own record has the details.
+// shows that devices may be unhealthy. The details are in the node's own record.
 type claim struct {
 	Resource string   `json:"resource"`
 	Devices  []string `json:"devices"`
 }
 
-// Change returns the change to one node, for a fault.Plan.
+// Change returns the change to one node, for use in a fault.Plan.
 func (in *Injection) Change(nodeName, action string) fault.Change {
 	return fault.Change{
 		Target: ledger.Target{Kind: "Node", Name: nodeName},
@@ -99,7 +99,7 @@ func (in *Injection) apply(
 	r.Progress("reporting " + count.Of(len(request.Devices), "device") + " as unhealthy")
 	failed, err := pod.FailDevices(ctx, request)
 	if nothingChanged(err) {
-		// Even if the user has interrupted the run: there is nothing to undo on the node.
+		// Save this even if the user has interrupted the run: there is nothing to undo on the node.
 		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetTimeout)
 		defer cancel()
 		return nil, errors.Join(err, r.Save(after, func(s *ledger.Step) { s.Undo.Data = nil }))
@@ -129,7 +129,7 @@ func (in *Injection) request(ctx context.Context, pod Pod, run ledger.Run) (requ
 		return request, err
 	}
 	if request.TTL = time.Until(run.Until).Round(time.Second); request.TTL <= 0 {
-		return request, fmt.Errorf("the run expired at %s, before the fault could begin: specify a longer --ttl",
+		return request, fmt.Errorf("the run expired at %s, before the fault could be injected: specify a longer --ttl",
 			run.Until.Format(time.RFC3339))
 	}
 	return request, request.Validate()

@@ -146,7 +146,7 @@ func TestApply(t *testing.T) {
 		},
 		"gate off": {func(n *node) { n.gate = false }, "for research/trainer: the kubelet's feature gate", "", true},
 		"no effect": {func(n *node) { n.silent = true }, "",
-			"recorded 1 healthy devices of nvidia.com/gpu, but the node's status has 2", true},
+			"recorded 1 healthy devices of nvidia.com/gpu, but the node's status shows 2", true},
 		"refused": {
 			func(n *node) { n.failErr = &api.Error{Code: api.CodeRefused, Message: "no plugin"} }, "", "no plugin",
 			false},

@@ -21,16 +21,16 @@ import (
 const (
 	// statusTimeout is the time for the kubelet to report a change: by default it updates its node's status every 10 s.
 	statusTimeout = time.Minute
-	// podTimeout is the time for the kubelet to report the health of devices in the status of a pod, after the node's
-	// status has changed. If the feature gate ResourceHealthStatus is off, it never does.
+	// podTimeout is the time for the kubelet to report the health of devices in a pod's status, after the node's status
+	// has changed. If the feature gate ResourceHealthStatus is disabled, it never does.
 	podTimeout = 15 * time.Second
 	pollEvery  = 100 * time.Millisecond
-	// podPollEvery is longer, because each poll lists all pods of the node.
+	// podPollEvery is longer, because each poll lists all pods on the node.
 	podPollEvery = 500 * time.Millisecond
 )
 
 // prove waits until the API server shows what the kubelet has recorded: fewer allocatable devices, and the health of
-// the failed devices in the status of the pods that hold them.
+// the failed devices in the statuses of the pods that hold them.
 func (in *Injection) prove(
 	ctx context.Context, nodeName string, failed api.FailedDevices, before int64,
 ) ([]ledger.Evidence, error) {
@@ -52,7 +52,7 @@ func (in *Injection) prove(
 	}
 	if len(missing) > 0 {
 		evidence = append(evidence, ledger.NewEvidence("pod status",
-			"does not show the health of devices for %s: the kubelet's feature gate ResourceHealthStatus is off, or its "+
+			"does not show the health of devices for %s: the kubelet's feature gate ResourceHealthStatus is disabled, or its "+
 				"version is too old; only the node's allocatable resources show the fault", strings.Join(missing, ", ")))
 	}
 	return evidence, context.Cause(ctx)
@@ -74,19 +74,19 @@ func awaitAllocatable(
 		case now >= want && now <= most:
 			return nil
 		default:
-			last = fmt.Sprintf("the kubelet has recorded %d healthy devices of %s, but the node's status has %d allocatable",
+			last = fmt.Sprintf("the kubelet has recorded %d healthy devices of %s, but the node's status shows %d allocatable",
 				want, resource, now)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %s; is the kubelet of node %s running?", context.Cause(ctx), last, nodeName)
+			return fmt.Errorf("%w: %s; is the kubelet on node %s running?", context.Cause(ctx), last, nodeName)
 		case <-time.After(pollEvery):
 		}
 	}
 }
 
-// podsShow waits until the statuses of the pods that hold failed devices show their health. It returns the devices of
-// each pod that does, and the names of the others. The error is that of the API server.
+// podsShow waits until the statuses of the pods that hold failed devices show the devices' health. It returns the
+// devices of each pod that does, and the names of the others. The error comes from the API server.
 func (in *Injection) podsShow(
 	ctx context.Context, nodeName string, failed api.FailedDevices,
 ) (shown, missing []string, err error) {
@@ -110,8 +110,8 @@ func (in *Injection) podsShow(
 	}
 }
 
-// statuses returns the failed devices that the statuses of pods show as unhealthy, and the names of the pods that hold
-// failed devices but do not show it.
+// statuses returns the failed devices that pod statuses show as unhealthy, and the names of the pods that hold failed
+// devices but do not show them.
 func statuses(pods []corev1.Pod, failed api.FailedDevices) (shown, missing []string) {
 	for _, pod := range pods {
 		if !slices.Contains(failed.Pods, string(pod.UID)) {
@@ -127,7 +127,7 @@ func statuses(pods []corev1.Pod, failed api.FailedDevices) (shown, missing []str
 	return shown, missing
 }
 
-// unhealthy returns the failed devices that the status of a pod shows as unhealthy.
+// unhealthy returns the failed devices that a pod's status shows as unhealthy.
 func unhealthy(pod corev1.Pod, failed api.FailedDevices) (ids []string) {
 	for _, container := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		for _, resource := range container.AllocatedResourcesStatus {

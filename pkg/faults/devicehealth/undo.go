@@ -41,17 +41,17 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	say := u.Say(step)
 	recovered, err := u.recover(ctx, run, step.Target.Name, say)
 	if err != nil {
-		return "", "", fmt.Errorf("%w; the fault also ends if you delete the pod of the device plugin on the node", err)
+		return "", "", fmt.Errorf("%w; the fault also ends if you delete the device plugin's pod on the node", err)
 	}
 	if !recovered.Found {
 		return ledger.StateReverted,
-			"the node has no record of this run: the fault never began, another client ended it, or the node has rebooted", nil
+			"the node has no record of this run: the fault never started, another client ended it, or the node has rebooted", nil
 	}
 	if recovered.Resource == "" {
-		return ledger.StateReverted, "the processes of the fault were stopped; its record on the node had been deleted", nil
+		return ledger.StateReverted, "the fault's processes were stopped; its record on the node had already been deleted", nil
 	}
 	say("waiting for the node's status")
-	// The device plugin may have reported more devices since, such as when it has just restarted.
+	// The device plugin may have reported more devices since then, for example if it has just restarted.
 	if err := awaitAllocatable(ctx, u.Client, step.Target.Name, recovered.Resource, int64(recovered.Healthy),
 		math.MaxInt64); err != nil {
 		return "", "", err
@@ -73,6 +73,6 @@ func (u Undoer) recover(
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, pod.Close(ctx)) }()
-	say("registering the device plugin again")
+	say("re-registering the device plugin")
 	return pod.RecoverDevices(ctx)
 }

@@ -1,5 +1,5 @@
-// Package firewall is the fault that makes nodes drop packets between their pods and a TCP port, or between some of
-// their pods and the peers of these pods, using nftables rules in a separate table.
+// Package firewall implements the fault that makes nodes drop packets between their pods and a TCP port, or between
+// some of their pods and the peers of these pods, using nftables rules in a separate table.
 //
 // The node's kernel is the dead man's switch: it removes the ports or addresses from the rules after a timeout, even if
 // the client, the API server, the debug pod, or the kubelet fails. A reboot also removes the rules.
@@ -19,10 +19,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// UndoKind is the ledger.Undo.Kind of firewalls.
+// UndoKind is the ledger.Undo.Kind for firewalls.
 const UndoKind = "node-firewall"
 
-// Pod is a debug pod that runs on a node. debugpod.Session implements it.
+// Pod is a debug pod running on a node. debugpod.Session implements it.
 type Pod interface {
 	Firewall(ctx context.Context, what api.Firewall) (*api.BuiltFirewall, error)
 	RemoveFirewall(ctx context.Context, what api.RemoveFirewall) (*api.RemovedFirewall, error)
@@ -30,7 +30,7 @@ type Pod interface {
 	Close(ctx context.Context) error
 }
 
-// Start creates a debug pod for a run on a node and waits until it runs.
+// Start creates a debug pod for a run on a node and waits until it is running.
 type Start func(ctx context.Context, run ledger.Run, nodeName string, progress func(string)) (Pod, error)
 
 // Injection creates firewall rules. Its plan must have a TTL.
@@ -39,12 +39,12 @@ type Injection struct {
 }
 
 // claim is the content of ledger.Undo.Data. Anyone with permission to write ConfigMaps may have written it, so it only
-// shows that a rule may exist. The node's kernel has the details.
+// shows that a rule may exist. The details are in the node's kernel.
 type claim struct {
 	Firewall api.Firewall `json:"firewall"`
 }
 
-// claimOf returns what the step claims to have requested, or the zero value.
+// claimOf returns the request that the step claims to have made, or the zero value.
 func claimOf(step ledger.Step) api.Firewall {
 	var made claim
 	if json.Unmarshal(step.Undo.Data, &made) != nil {
@@ -53,8 +53,8 @@ func claimOf(step ledger.Step) api.Firewall {
 	return made.Firewall
 }
 
-// Change returns the change to one node, for a fault.Plan. It sets the TTL of what, and the table of a partition, when
-// the change is applied.
+// Change returns the change to one node, for use in a fault.Plan. It sets the TTL of what, and the table of a
+// partition, when the change is applied.
 func (in *Injection) Change(nodeName, action string, what api.Firewall) fault.Change {
 	return fault.Change{
 		Target: ledger.Target{Kind: "Node", Name: nodeName},
@@ -81,7 +81,7 @@ func (in *Injection) apply(
 	defer func() { err = errors.Join(err, pod.Close(ctx)) }()
 	if what.TTL = time.Until(run.Until).Round(time.Second); what.TTL <= 0 {
 		return nil,
-			fmt.Errorf("the run expired at %s, before the fault could begin", run.Until.Format(time.RFC3339))
+			fmt.Errorf("the run expired at %s, before the fault could be injected", run.Until.Format(time.RFC3339))
 	}
 	if what.Partition != nil {
 		what.Table = api.PartitionTable(run.ID)
@@ -99,7 +99,7 @@ func (in *Injection) apply(
 	r.Progress("adding a firewall rule")
 	proof, err := pod.Firewall(ctx, what)
 	if nothingMade(err) {
-		// Even if the user has interrupted the run: the node has no rule to remove.
+		// Save this even if the user has interrupted the run: the node has no rule to remove.
 		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetTimeout)
 		defer cancel()
 		return nil, errors.Join(err, r.Save(after, func(s *ledger.Step) { s.Undo.Data = nil }))
@@ -113,7 +113,7 @@ func (in *Injection) apply(
 // evidenceOf returns the evidence that packets are dropped.
 func evidenceOf(proof api.BuiltFirewall, what api.Firewall) []ledger.Evidence {
 	now := time.Now().UTC().Truncate(time.Millisecond)
-	text := fmt.Sprintf("%s; the kernel removes it in %s", proof.Rule, proof.Expires.Round(time.Second))
+	text := fmt.Sprintf("%s; the kernel removes the rule in %s", proof.Rule, proof.Expires.Round(time.Second))
 	all := []ledger.Evidence{{Source: "nftables", Time: now, Text: text}}
 	if len(proof.Probes) > 0 {
 		verb := "dropped"
@@ -125,13 +125,13 @@ func evidenceOf(proof api.BuiltFirewall, what api.Firewall) []ledger.Evidence {
 	if what.Partition != nil && proof.Unprobed > 0 {
 		all = append(all, ledger.Evidence{
 			Source: "probe", Time: now,
-			Text: fmt.Sprintf("%s only read back: no selected pod on the node can send a matching packet", count.Of(proof.Unprobed, "rule")),
+			Text: fmt.Sprintf("%s only read back, because no selected pod on the node can send a matching packet", count.Of(proof.Unprobed, "rule")),
 		})
 	}
 	return all
 }
 
-// mostProbes is the number of probes in the evidence.
+// mostProbes is the maximum number of probes in the evidence.
 const mostProbes = 4
 
 func abridged(probes []string) string {
@@ -155,7 +155,7 @@ func nothingMade(err error) bool {
 type Undoer struct {
 	fault.OnNode
 	Start Start
-	// Overwrite also removes what other programs have added to the table in the meantime.
+	// Overwrite also removes anything that other programs have added to the table in the meantime.
 	Overwrite bool
 }
 
@@ -184,7 +184,7 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	}
 	byHand :=
 		fmt.Sprintf("; to remove it manually, delete the table %s on the node (nft list ruleset); the kernel also removes it when "+
-			"the run expires, and when the node boots", table)
+			"the run expires, or when the node reboots", table)
 	pod, err := u.Start(ctx, run, step.Target.Name, say)
 	if err != nil {
 		return "", "", fmt.Errorf("%w%s", err, byHand)
@@ -202,11 +202,11 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	return state, said, nil
 }
 
-// fate returns the final state of the step, and describes what happened to a run's table.
+// fate returns the final state of the step, and describes what happened to the run's table.
 func fate(removed api.RemovedFirewall, slow bool) (ledger.State, string) {
 	links := ""
 	if removed.Links > 0 {
-		links = "; the queueing disciplines of " + count.Of(removed.Links, "pod link") + " are removed"
+		links = "; the queueing disciplines of " + count.Of(removed.Links, "pod link") + " were removed"
 	}
 	if !removed.Removed {
 		return ledger.StateReverted, "the node has no table of this run: another client removed it, it was never created, " +
@@ -218,18 +218,18 @@ func fate(removed api.RemovedFirewall, slow bool) (ledger.State, string) {
 		if slow {
 			verb = "slowed down"
 		}
-		dropped = fmt.Sprintf("; it had %s %s", verb, count.Of(removed.Dropped, "packet"))
+		dropped = fmt.Sprintf("; the rule had %s %s", verb, count.Of(removed.Dropped, "packet"))
 	}
 	dropped += links
 	switch {
 	case len(removed.Left) > 0:
 		return ledger.StateSuperseded,
-			fmt.Sprintf("our rule is removed%s; the table inet %s remains, because another client has added to it: %s; "+
-				"to delete it: nft delete table inet %[2]s", dropped, removed.Table,
+			fmt.Sprintf("the run's rule was removed%s; the table inet %s remains, because another client has added to it: %s; "+
+				"to delete the table: nft delete table inet %[2]s", dropped, removed.Table,
 				strings.Join(removed.Left, ", "))
 	case removed.Expired:
 		return ledger.StateReverted,
-			fmt.Sprintf("the table inet %s is removed; its rule had already expired%s", removed.Table, dropped)
+			fmt.Sprintf("the table inet %s was removed; its rule had already expired%s", removed.Table, dropped)
 	}
-	return ledger.StateReverted, fmt.Sprintf("the table inet %s is removed%s", removed.Table, dropped)
+	return ledger.StateReverted, fmt.Sprintf("the table inet %s was removed%s", removed.Table, dropped)
 }

@@ -98,7 +98,7 @@ func TestTheUndoIsSavedBeforeTheRule(t *testing.T) {
 			run: hour, pod: &api.Error{Code: api.CodeBypassed, Message: "no packet reached the rule"},
 			calls: "start save build save close", wrong: "no packet reached the rule",
 		},
-		"a pod has ended": {
+		"a pod has terminated": {
 			run: hour, pod: &api.Error{Code: api.CodeNotRunning, Message: "no process of pod ml/a"},
 			calls: "start save build save close", wrong: "no process of pod ml/a",
 		},
@@ -108,11 +108,11 @@ func TestTheUndoIsSavedBeforeTheRule(t *testing.T) {
 		"without an end": {run: ledger.Run{ID: "scenario-abc234"}, calls: "", wrong: "requires a TTL"},
 		"its time is up": {
 			run: ledger.Run{ID: "scenario-abc234", Until: time.Now().Add(-time.Minute)}, calls: "start close",
-			wrong: "before the fault could begin",
+			wrong: "before the fault could be injected",
 		},
 		"longer than allowed": {
 			run: ledger.Run{ID: "scenario-abc234", Until: time.Now().Add(1000 * time.Hour)}, calls: "start close",
-			wrong: "cannot last",
+			wrong: "invalid TTL",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestTheUndoIsSavedBeforeTheRule(t *testing.T) {
 				return
 			}
 			if err != nil || len(evidence) != 1 ||
-				!strings.Contains(evidence[0].Text, "the kernel removes it in 1h0m0s") {
+				!strings.Contains(evidence[0].Text, "the kernel removes the rule in 1h0m0s") {
 				t.Errorf("%+v, %v", evidence, err)
 			}
 			if pod.built.TTL < 59*time.Minute {
@@ -170,8 +170,8 @@ func TestPartitionEvidence(t *testing.T) {
 	for _, e := range evidence {
 		texts = append(texts, e.Source+": "+e.Text)
 	}
-	want := "nftables: table inet hardening; the kernel removes it in 1h0m0s | probe: dropped: 1, 2, 3, 4, and 1 more | " +
-		"probe: 1 rule only read back: no selected pod on the node can send a matching packet"
+	want := "nftables: table inet hardening; the kernel removes the rule in 1h0m0s | probe: dropped: 1, 2, 3, 4, and 1 more | " +
+		"probe: 1 rule only read back, because no selected pod on the node can send a matching packet"
 	if got := strings.Join(texts, " | "); got != want {
 		t.Errorf("%s, wanted %s", got, want)
 	}
@@ -200,12 +200,12 @@ func TestUndo(t *testing.T) {
 	}{
 		"removed": {
 			good, api.RemovedFirewall{Table: "hardening", Removed: true, Dropped: 12}, nil, ledger.StateReverted,
-			"inet hardening is removed; it had dropped 12 packets", "start remove close",
+			"inet hardening was removed; the rule had dropped 12 packets", "start remove close",
 		},
 		"slow": {
 			json.RawMessage(`{"firewall": {"partition": {"slow": {"rate": 8000}}}}`),
 			api.RemovedFirewall{Table: "gpu-fault-1", Removed: true, Dropped: 12, Links: 2}, nil, ledger.StateReverted,
-			"it had slowed down 12 packets; the queueing disciplines of 2 pod links are removed", "start remove close",
+			"the rule had slowed down 12 packets; the queueing disciplines of 2 pod links were removed", "start remove close",
 		},
 		"after its time": {
 			good, api.RemovedFirewall{Table: "hardening", Removed: true, Expired: true}, nil, ledger.StateReverted,
@@ -217,7 +217,7 @@ func TestUndo(t *testing.T) {
 		"others' rules": {
 			good, api.RemovedFirewall{Table: "hardening", Removed: true, Left: []string{"chain input"}}, nil,
 			ledger.StateSuperseded,
-			"another client has added to it: chain input; to delete it: nft delete table inet hardening",
+			"another client has added to it: chain input; to delete the table: nft delete table inet hardening",
 			"start remove close",
 		},
 		"no nftables": {

@@ -32,11 +32,11 @@ import (
 // Fault is the value of ledger.Run.Fault for repairs, which are not faults.
 const Fault = "fix"
 
-// UndoKind is the ledger.Undo.Kind of objects that a repair created.
+// UndoKind is the ledger.Undo.Kind for objects created by a repair.
 const UndoKind = "created-runtimeclass"
 
-// annotationRun is set on objects that a repair created, for users and `leftovers`. The undo identifies the objects by
-// annotationSeal, which has the mark of the seal.
+// annotationRun is set on objects created by a repair, for users and `leftovers`. The undo identifies the objects by
+// annotationSeal, which contains the mark of the seal.
 const (
 	annotationRun  = "gpufault.dev/run"
 	annotationSeal = "gpufault.dev/seal"
@@ -57,12 +57,12 @@ func RuntimeClass(name, handler string) *nodev1.RuntimeClass {
 	}
 }
 
-// CreateRuntimeClass returns the change that creates a RuntimeClass. The undo deletes the RuntimeClass if it is
-// unchanged.
+// CreateRuntimeClass returns the change that creates a RuntimeClass. The undo deletes the RuntimeClass if it has not
+// been changed.
 func CreateRuntimeClass(client kubernetes.Interface, name, handler string) (fault.Change, error) {
 	data, err := json.Marshal(Data{Name: name, Handler: handler})
 	if err != nil {
-		return fault.Change{}, fmt.Errorf("write down the undo: %w", err)
+		return fault.Change{}, fmt.Errorf("encode the undo: %w", err)
 	}
 	return fault.Change{
 		Target: ledger.Target{Kind: "RuntimeClass", Name: name},
@@ -94,14 +94,14 @@ func mark(run, name, handler string) string {
 		fmt.Appendf(nil, "%q %q", name, handler)).Mark("node.k8s.io", "runtimeclasses", "", name)
 }
 
-// Undoer deletes objects that a repair created. Client may be nil if only Describe is called.
+// Undoer deletes objects created by a repair. Client may be nil if only Describe is called.
 type Undoer struct{ Client kubernetes.Interface }
 
 var _ fault.Undoer = Undoer{}
 
 // Describe implements fault.Undoer.
 func (u Undoer) Describe(step ledger.Step) string {
-	return "delete RuntimeClass " + step.Target.Name + ", if it is still as it was made"
+	return "delete RuntimeClass " + step.Target.Name + ", if it has not been changed"
 }
 
 // Undo implements fault.Undoer.
@@ -112,23 +112,23 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	}
 	switch {
 	case data.Name != step.Target.Name || step.Target.Kind != "RuntimeClass":
-		return "", "", fmt.Errorf("the record's undo is rejected: it is about RuntimeClass %s, and the target is %s",
+		return "", "", fmt.Errorf("the record's undo is rejected: it is for RuntimeClass %s, but the target is %s",
 			data.Name, step.Target)
 	case u.Client == nil:
-		return "", "", errors.New("no cluster to undo it in")
+		return "", "", errors.New("undoing the change requires a cluster")
 	}
 	now, err := u.Client.NodeV1().RuntimeClasses().Get(ctx, data.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return ledger.StateReverted, fmt.Sprintf("RuntimeClass %s is not there", data.Name), nil
+		return ledger.StateReverted, fmt.Sprintf("RuntimeClass %s no longer exists", data.Name), nil
 	case err != nil:
 		return "", "", fmt.Errorf("get RuntimeClass %s: %w", data.Name, err)
 	case now.Annotations[annotationSeal] != mark(run.ID, data.Name, data.Handler):
 		return ledger.StateSuperseded,
-			fmt.Sprintf("RuntimeClass %s is not the one that this run made, and was left alone", data.Name), nil
+			fmt.Sprintf("RuntimeClass %s was not changed, because it is not the one created by this run", data.Name), nil
 	case now.Handler != data.Handler || now.Overhead != nil || now.Scheduling != nil:
 		return ledger.StateSuperseded,
-			fmt.Sprintf("RuntimeClass %s was changed by another client, and is kept", data.Name), nil
+			fmt.Sprintf("RuntimeClass %s was kept, because another client has changed it", data.Name), nil
 	}
 	err = u.Client.NodeV1().RuntimeClasses().Delete(ctx, data.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &now.UID, ResourceVersion: &now.ResourceVersion},
@@ -136,28 +136,28 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	if err != nil && !apierrors.IsNotFound(err) {
 		return "", "", fmt.Errorf("delete RuntimeClass %s: %w", data.Name, err)
 	}
-	return ledger.StateReverted, fmt.Sprintf("RuntimeClass %s is deleted", data.Name), nil
+	return ledger.StateReverted, fmt.Sprintf("RuntimeClass %s was deleted", data.Name), nil
 }
 
 // RestartPod returns the change that deletes the device plugin's pod on a node that advertises no GPU, so that its
 // DaemonSet recreates the pod. The change cannot be undone. It is verified when a new pod on the node is ready and the
-// node advertises GPUs, which is checked at intervals of every. It takes no capacity from the node. RestartPod checks
-// whether a restart can help. The change repeats the check before it deletes the pod, because the user may take time to
-// confirm.
+// node advertises GPUs, which is checked at the interval every. It does not reduce the capacity of the node. RestartPod
+// checks whether a restart can help. The change repeats this check before it deletes the pod, because the user may take
+// time to confirm.
 func RestartPod(
 	ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, every time.Duration,
 ) (fault.Change, error) {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil || owner.Kind != "DaemonSet" {
 		return fault.Change{}, fmt.Errorf(
-			"pod %s/%s does not belong to a DaemonSet, which would recreate it: restart it manually", pod.Namespace, pod.Name,
+			"pod %s/%s does not belong to a DaemonSet that would recreate it: recreate the pod manually", pod.Namespace, pod.Name,
 		)
 	}
 	if err := restartHelps(ctx, client, pod, owner); err != nil {
 		return fault.Change{}, err
 	}
 	return fault.Change{
-		// The lock on the node excludes faults in the meantime. The pod itself cannot be the target, because driver
+		// The lock on the node prevents faults in the meantime. The pod itself cannot be the target, because driver
 		// namespaces are protected.
 		Target: ledger.Target{Kind: "Node", Name: pod.Spec.NodeName},
 		Action: fmt.Sprintf("delete pod %s/%s, so that DaemonSet %s recreates it", pod.Namespace, pod.Name,
@@ -188,7 +188,7 @@ func restartHelps(
 		return fmt.Errorf("get node %s: %w", pod.Spec.NodeName, err)
 	}
 	if gpus := advertised(n); gpus > 0 {
-		return fmt.Errorf("node %s advertises %s now: there is nothing to fix", n.Name, count.Of(gpus, "GPU"))
+		return fmt.Errorf("node %s now advertises %s: there is nothing to fix", n.Name, count.Of(gpus, "GPU"))
 	}
 	now, err := client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	switch {
@@ -197,25 +197,25 @@ func restartHelps(
 	case err != nil:
 		return fmt.Errorf("get pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	case !isReady(now):
-		return fmt.Errorf("pod %s/%s does not run, or is not ready (%s), so that a restart is no remedy", pod.Namespace,
+		return fmt.Errorf("pod %s/%s is not running or not ready (%s), so recreating it would not help", pod.Namespace,
 			pod.Name, now.Status.Phase)
 	}
 	ds, err := client.AppsV1().DaemonSets(pod.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err), err == nil && (ds.UID != owner.UID || ds.DeletionTimestamp != nil):
-		return fmt.Errorf("DaemonSet %s/%s was deleted, and would not recreate the pod", pod.Namespace,
+		return fmt.Errorf("DaemonSet %s/%s was deleted and would not recreate the pod", pod.Namespace,
 			owner.Name)
 	case err != nil:
 		return fmt.Errorf("get DaemonSet %s/%s: %w", pod.Namespace, owner.Name, err)
 	case !labels.SelectorFromSet(ds.Spec.Template.Spec.NodeSelector).Matches(labels.Set(n.Labels)):
 		return fmt.Errorf(
-			"DaemonSet %s/%s would make no pod on node %s any more, whose labels do not fit its nodeSelector",
+			"DaemonSet %s/%s would no longer create a pod on node %s, because its nodeSelector does not match the node's labels",
 			pod.Namespace, owner.Name, n.Name,
 		)
 	case ds.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType &&
 		ds.Status.UpdatedNumberScheduled < ds.Status.DesiredNumberScheduled:
 		return fmt.Errorf(
-			"DaemonSet %s/%s has a pending update with the strategy OnDelete, so a restart would change the version: restart the pod manually",
+			"DaemonSet %s/%s has a pending update with the strategy OnDelete, so recreating the pod would change its version: recreate the pod manually",
 			pod.Namespace, owner.Name,
 		)
 	}
@@ -242,12 +242,12 @@ func successor(
 	every time.Duration,
 ) ([]ledger.Evidence, error) {
 	var proof []ledger.Evidence
-	missing := fmt.Sprintf("no new one is ready on node %s yet", was.Spec.NodeName)
+	missing := fmt.Sprintf("no new pod is ready on node %s yet", was.Spec.NodeName)
 	err := wait.PollUntilContextCancel(ctx, every, true, func(ctx context.Context) (bool, error) {
 		pods, err := client.CoreV1().Pods(was.Namespace).List(ctx,
 			metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", was.Spec.NodeName).String()})
 		if err != nil {
-			return false, fmt.Errorf("look for the new pod: %w", err)
+			return false, fmt.Errorf("find the new pod: %w", err)
 		}
 		i := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool {
 			by := metav1.GetControllerOf(&p)
@@ -258,7 +258,7 @@ func successor(
 			return false, nil
 		}
 		p := &pods.Items[i]
-		missing = fmt.Sprintf("pod %s is ready in its place, and node %s still advertises no GPU", p.Name,
+		missing = fmt.Sprintf("the new pod %s is ready, but node %s still advertises no GPU", p.Name,
 			p.Spec.NodeName)
 		n, err := client.CoreV1().Nodes().Get(ctx, p.Spec.NodeName, metav1.GetOptions{})
 		if err != nil {
@@ -269,7 +269,7 @@ func successor(
 		}
 		proof = []ledger.Evidence{{
 			Source: fmt.Sprintf("Pod %s/%s on node %s", p.Namespace, p.Name, p.Spec.NodeName), Time: time.Now(),
-			Text: fmt.Sprintf("%s, uid %s, made by DaemonSet %s in the place of %s", p.Status.Phase, p.UID, owner.Name,
+			Text: fmt.Sprintf("%s, uid %s, created by DaemonSet %s as a replacement for %s", p.Status.Phase, p.UID, owner.Name,
 				was.Name),
 		}, {
 			Source: "Node " + n.Name + " .status.capacity", Time: time.Now(), Text: count.Of(advertised(n), "GPU"),
@@ -277,12 +277,12 @@ func successor(
 		return true, nil
 	})
 	if err != nil && ctx.Err() != nil {
-		return nil, fmt.Errorf("the pod is deleted, and %s: %w", missing, context.Cause(ctx))
+		return nil, fmt.Errorf("the pod was deleted, but %s: %w", missing, context.Cause(ctx))
 	}
 	return proof, err
 }
 
-// Permissions returns the permissions that repairs need in addition to those of every run: for pods in the namespace,
+// Permissions returns the permissions that repairs need in addition to those for every run: for pods in the namespace,
 // or for RuntimeClasses if namespace is empty.
 func Permissions(namespace string) []fault.Permission {
 	if namespace != "" {

@@ -148,8 +148,8 @@ func TestRestartPod(t *testing.T) {
 		wrong string
 	}{
 		"mended":                  {corev1.PodRunning, "8", ""},
-		"no new pod":              {"", "8", "no new one is ready"},
-		"a new pod that fails":    {corev1.PodPending, "8", "no new one is ready"},
+		"no new pod":              {"", "8", "no new pod is ready"},
+		"a new pod that fails":    {corev1.PodPending, "8", "no new pod is ready"},
 		"a new pod of no account": {corev1.PodRunning, "0", "still advertises no GPU"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -192,12 +192,12 @@ func TestRestartPod(t *testing.T) {
 func TestRestartPodLooksAgain(t *testing.T) {
 	t.Parallel()
 	for wrong, change := range map[string]func(*corev1.Node, *corev1.Pod, *appsv1.DaemonSet){
-		"advertises 8 GPUs now":       func(n *corev1.Node, _ *corev1.Pod, _ *appsv1.DaemonSet) { *n = *nodeWith("8") },
+		"now advertises 8 GPUs":       func(n *corev1.Node, _ *corev1.Pod, _ *appsv1.DaemonSet) { *n = *nodeWith("8") },
 		"was deleted in the meantime": func(_ *corev1.Node, p *corev1.Pod, _ *appsv1.DaemonSet) { p.UID = "another" },
-		"is not ready": func(_ *corev1.Node, p *corev1.Pod, _ *appsv1.DaemonSet) {
+		"not ready": func(_ *corev1.Node, p *corev1.Pod, _ *appsv1.DaemonSet) {
 			p.Status.Conditions = nil
 		},
-		"would make no pod on node": func(n *corev1.Node, _ *corev1.Pod, _ *appsv1.DaemonSet) { n.Labels = nil },
+		"no longer create a pod on node": func(n *corev1.Node, _ *corev1.Pod, _ *appsv1.DaemonSet) { n.Labels = nil },
 		"has a pending update": func(_ *corev1.Node, _ *corev1.Pod, ds *appsv1.DaemonSet) {
 			ds.Spec.UpdateStrategy.Type, ds.Status.DesiredNumberScheduled = "OnDelete", 2
 		},

@@ -1,4 +1,4 @@
-// Package gpureset resets GPUs of a node with the driver's own means. A reset cannot be undone.
+// Package gpureset resets GPUs on a node through the driver. A reset cannot be undone.
 package gpureset
 
 import (
@@ -10,10 +10,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// UndoKind is the ledger.Undo.Kind of resets.
+// UndoKind is the ledger.Undo.Kind for resets.
 const UndoKind = "gpu-reset"
 
-// Pod is a debug pod that runs on a node. debugpod.Session implements it.
+// Pod is a debug pod running on a node. debugpod.Session implements it.
 type Pod interface {
 	Inspect(ctx context.Context, what api.Inspect) (*api.Info, error)
 	ListDevices(ctx context.Context) (*api.Devices, error)
@@ -24,13 +24,13 @@ type Pod interface {
 
 // Injection resets GPUs.
 type Injection struct {
-	// Start creates a debug pod for a run on a node and waits until it runs.
+	// Start creates a debug pod for a run on a node and waits until it is running.
 	Start func(ctx context.Context, run ledger.Run, nodeName string, progress func(string)) (Pod, error)
 	// Choose returns the PCI addresses of the GPUs. If it returns an error, nothing is reset.
 	Choose func(ctx context.Context, info api.Info, devices api.Devices) ([]string, error)
 }
 
-// Change returns the change to one node, for a fault.Plan.
+// Change returns the change to one node, for use in a fault.Plan.
 func (in Injection) Change(nodeName, action string) fault.Change {
 	return fault.Change{
 		Target: ledger.Target{Kind: "Node", Name: nodeName}, Action: action,
@@ -62,7 +62,7 @@ func (in Injection) apply(
 	if err != nil {
 		return nil, err
 	}
-	// The record says what may have been reset, also if the answer is lost.
+	// The record shows what may have been reset, even if the response is lost.
 	if err := r.Save(ctx, func(s *ledger.Step) { s.Detail = []byte(`{"begun":true}`) }); err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func (in Injection) apply(
 		if err != nil {
 			return evidence, err
 		}
-		evidence = append(evidence, ledger.NewEvidence("nvidia-smi", "%s; %s answers again", done.Said, done.UUID))
+		evidence = append(evidence, ledger.NewEvidence("nvidia-smi", "%s; %s responds again", done.Said, done.UUID))
 	}
 	return evidence, nil
 }
@@ -88,5 +88,5 @@ func (Undoer) Undo(_ context.Context, _ ledger.Run, step ledger.Step) (ledger.St
 	if len(step.Evidence) == 0 && len(step.Detail) == 0 {
 		return ledger.StateReverted, "nothing had been reset", nil
 	}
-	return ledger.StatePermanent, "a reset cannot be undone; the GPU lost its memory and its error state", nil
+	return ledger.StatePermanent, "a reset cannot be undone; the GPU's memory and error state were cleared", nil
 }

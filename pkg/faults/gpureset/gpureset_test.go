@@ -41,7 +41,7 @@ func TestReset(t *testing.T) {
 	}{
 		"well":    {nil, nil, ledger.StatePermanent},
 		"refused": {errors.New("a pod holds it"), nil, ledger.StateReverted},
-		"lost":    {nil, errors.New("no answer"), ledger.StatePermanent}, // it may have been reset
+		"lost":    {nil, errors.New("no response"), ledger.StatePermanent}, // it may have been reset
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -64,7 +64,7 @@ func TestReset(t *testing.T) {
 			if !n.closed || len(n.reset) > 0 && !n.recorded || test.refused != nil && len(n.reset) > 0 {
 				t.Errorf("closed %t, reset %v, recorded before %t", n.closed, n.reset, n.recorded)
 			}
-			if name == "well" && !strings.Contains(evidence[0].Text, "GPU-1 answers again") {
+			if name == "well" && !strings.Contains(evidence[0].Text, "GPU-1 responds again") {
 				t.Errorf("evidence %+v", evidence)
 			}
 			state, _, err := Undoer{}.Undo(t.Context(), ledger.Run{}, *n.step)

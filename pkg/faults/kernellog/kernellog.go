@@ -1,9 +1,8 @@
-// Package kernellog is the fault that writes records to the kernel logs of nodes, and verifies each record by reading
-// it back.
+// Package kernellog implements the fault that writes records to the kernel logs of nodes, and verifies each record by
+// reading it back.
 //
-// The records are computed from the data of the node (its GPUs and pods), after it was read and before anything is
-// written. Records cannot be removed from a log. Undoer describes how the readers of the log can be made to forget
-// them.
+// The records are computed from the node's data (its GPUs and pods) after it has been read, before anything is written.
+// Records cannot be removed from a log. Undoer describes how to clear them from each reader of the log.
 package kernellog
 
 import (
@@ -20,15 +19,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// Pod is a debug pod that runs on a node. debugpod.Session implements it.
+// Pod is a debug pod running on a node. debugpod.Session implements it.
 type Pod interface {
 	// Inspect reads information about the node.
 	Inspect(ctx context.Context, what api.Inspect) (*api.Info, error)
-	// WriteKmsg writes records and returns those that were read back from the log. If it returns an error, these are
-	// the first of the records. It calls each with the records as they are verified.
+	// WriteKmsg writes records and returns those that were read back from the log. If it returns an error, the returned
+	// records are the first of those to write. It calls each with the records as they are verified.
 	WriteKmsg(ctx context.Context, what api.WriteKmsg, each func([]api.WrittenKmsg)) ([]api.WrittenKmsg, error)
-	// BuildModule builds the kernel module. WriteModule is WriteKmsg through the module. RemoveModule unloads the
-	// module if its run has left it loaded.
+	// BuildModule builds the kernel module. WriteModule is like WriteKmsg, but writes through the module. RemoveModule
+	// unloads the module if its run has left it loaded.
 	BuildModule(ctx context.Context, what api.BuildModule) (*api.BuiltModule, error)
 	WriteModule(ctx context.Context, what api.WriteModule, each func([]api.WrittenKmsg)) ([]api.WrittenKmsg, error)
 	RemoveModule(ctx context.Context) (*api.RemovedModule, error)
@@ -36,7 +35,7 @@ type Pod interface {
 	Close(ctx context.Context) error
 }
 
-// Start creates a debug pod for a run on a node and waits until it runs.
+// Start creates a debug pod for a run on a node and waits until it is running.
 type Start func(ctx context.Context, run ledger.Run, nodeName string, progress func(string)) (Pod, error)
 
 // Record is a record to write.
@@ -57,14 +56,14 @@ type Injection struct {
 	Compose Compose
 	// PodUIDs are the pods whose GPUs and processes Compose needs.
 	PodUIDs []string
-	// Module writes the records as the kernel itself; if nil, they are written from user space.
+	// Module, if not nil, writes the records from the kernel itself. Otherwise, they are written from user space.
 	Module *Module
 
 	mu      sync.Mutex
 	results map[string]*Result
 }
 
-// Result is the result for the log of one node.
+// Result is the result for one node's log.
 type Result struct {
 	Node    string
 	Info    api.Info
@@ -82,7 +81,7 @@ func (in *Injection) Result(nodeName string) *Result {
 	return in.results[nodeName]
 }
 
-// Change returns the change to one node, for a fault.Plan.
+// Change returns the change to one node, for use in a fault.Plan.
 func (in *Injection) Change(target ledger.Target, action string) fault.Change {
 	return fault.Change{
 		Target: target,
@@ -102,8 +101,8 @@ type Detail struct {
 	Records []string `json:"records"` // at most keptRecords
 }
 
-// Limits for the data of a burst in the ledger, per node: a ConfigMap holds 1 MiB, and a run may write thousands of
-// records on many nodes.
+// Limits for a burst's data in the ledger, per node, because a ConfigMap can contain at most 1 MiB, and a run may write
+// thousands of records on many nodes.
 const (
 	keptRecords    = 20
 	evidenceBudget = 4 << 10 // bytes
@@ -143,7 +142,7 @@ func (in *Injection) apply(
 		return pod.WriteKmsg(ctx, api.WriteKmsg{Records: result.request()}, each)
 	})
 	if nothingWritten(err) {
-		// Best effort: if it fails, the record still shows that the log may have the lines, which is safe.
+		// Best effort: if it fails, the record still shows that the log may contain the lines, which is safe.
 		_ = r.Save(ctx, func(s *ledger.Step) { s.Detail = nil })
 	}
 	return result.evidence(), err
@@ -158,7 +157,7 @@ func (r *Result) request() []api.KmsgRecord {
 	return records
 }
 
-// unwritten returns the undo of records in a log, which is permanent.
+// unwritten returns the undo for records in a log, which is permanent.
 func unwritten() ledger.Undo { return ledger.Undo{Kind: UndoKind, Permanent: true} }
 
 func (in *Injection) write(
@@ -176,7 +175,7 @@ func (in *Injection) write(
 	result.Written = written
 	switch {
 	case err != nil && errors.Is(ctx.Err(), context.Canceled):
-		return fmt.Errorf("stopped when %d of %s were known to be written", len(written),
+		return fmt.Errorf("stopped after verifying %d of %s", len(written),
 			count.Of(len(result.Records), "record"))
 	case err != nil && len(written) > 0:
 		return fmt.Errorf("%d of %s written and read back: %w", len(written), count.Of(len(result.Records), "record"),
@@ -234,7 +233,7 @@ func detail(records []Record) json.RawMessage {
 		}
 	}
 	raw, err := json.Marshal(d)
-	if err != nil { // cannot happen with these strings and numbers
+	if err != nil { // cannot happen for strings and numbers
 		return nil
 	}
 	return raw

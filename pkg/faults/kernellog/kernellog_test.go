@@ -191,7 +191,7 @@ func TestUndoTellsTheTruth(t *testing.T) {
 		Forget: func(xids []string) []string { return []string{"NVSentinel: reboot after " + strings.Join(xids, ",")} },
 	}
 	state, message, err := u.Undo(t.Context(), ledger.Run{}, ledger.Step{Detail: json.RawMessage(`{"xids":["79"]}`)})
-	if err != nil || state != ledger.StatePermanent || !strings.Contains(message, "cannot be unwritten") ||
+	if err != nil || state != ledger.StatePermanent || !strings.Contains(message, "cannot be removed") ||
 		!strings.Contains(message, "after 79") {
 		t.Errorf("%v %q %v", state, message, err)
 	}

@@ -13,10 +13,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// Module is the kernel module that writes records as the kernel itself. It is loaded only while it writes.
+// Module is the kernel module that writes records from the kernel itself. It is loaded only while it is writing.
 type Module struct {
-	// File is the built module. If nil, the module is built on the node with the headers in Headers, or with those that
-	// are found.
+	// File is the built module. If it is nil, the module is built on the node with the kernel headers in Headers, or
+	// with those that are found.
 	File    []byte
 	Headers string
 }
@@ -48,7 +48,7 @@ func (in *Injection) throughModule(ctx context.Context, pod Pod, r fault.Recorde
 	if !isUnloaded(last) {
 		return err
 	}
-	// Even if the user has interrupted the run: otherwise the undo would start another pod unnecessarily.
+	// Save this even if the user has interrupted the run; otherwise, the undo would start another pod unnecessarily.
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), forgetTimeout)
 	defer cancel()
 	forgotten := r.Save(after, func(s *ledger.Step) {
@@ -59,16 +59,16 @@ func (in *Injection) throughModule(ctx context.Context, pod Pod, r fault.Recorde
 	})
 	if err == nil && forgotten != nil {
 		return fmt.Errorf(
-			"the records are written, and the kernel module is unloaded, but the ledger does not say so: %w", forgotten,
+			"the records were written and the kernel module was unloaded, but this could not be recorded: %w", forgotten,
 		)
 	}
 	return err
 }
 
-// forgetTimeout is the timeout for recording that the module is unloaded.
+// forgetTimeout is the timeout for recording that the module has been unloaded.
 const forgetTimeout = 10 * time.Second
 
-// isUnloaded reports whether the last answer of the helper means that the module is not loaded.
+// isUnloaded reports whether the helper's last response means that the module is not loaded.
 func isUnloaded(err error) bool {
 	var refused *api.Error
 	return err == nil || errors.As(err, &refused) && refused.Code != api.CodeStays && refused.Code != api.CodeInternal
@@ -80,7 +80,7 @@ func nothingLoaded(err error) bool {
 	return errors.As(err, &refused) && refused.Code.BeforeLoad()
 }
 
-// ModuleUndoKind is the ledger.Undo.Kind of a kernel module that may be loaded.
+// ModuleUndoKind is the ledger.Undo.Kind for a kernel module that may be loaded.
 const ModuleUndoKind = "kernel-module"
 
 // ModuleUndoer unloads the kernel module of a run whose client, pod, or helper was killed while the module was loaded.
@@ -110,7 +110,7 @@ func (ModuleUndoer) Feature() string { return "" }
 
 // Describe implements fault.Undoer.
 func (u ModuleUndoer) Describe(ledger.Step) string {
-	return "unload the kernel module " + kmod.Name + "; none for the kernel log"
+	return "unload the kernel module " + kmod.Name + "; the kernel log cannot be reverted"
 }
 
 // Undo implements fault.Undoer.
@@ -133,16 +133,16 @@ func (u ModuleUndoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step
 	return state, fate(*removed) + "\n" + said, err
 }
 
-const byHand = "; to unload it manually, run on the node: rmmod " + kmod.Name
+const byHand = "; to unload the module manually, run this command on the node: rmmod " + kmod.Name
 
 // fate describes what happened to the module.
 func fate(removed api.RemovedModule) string {
 	switch {
 	case removed.Removed:
-		return "the kernel module was still loaded, and is unloaded now"
+		return "the kernel module was still loaded and has been unloaded"
 	case removed.Other != "":
-		return "the kernel module was unloaded already; the one that is loaded now belongs to " + removed.Other +
-			", and was left"
+		return "the kernel module was already unloaded; the currently loaded one belongs to " + removed.Other +
+			", and was not unloaded"
 	default:
 		return "the kernel module is not loaded"
 	}

@@ -100,9 +100,9 @@ func TestModuleUndo(t *testing.T) {
 		fails error
 		says  string
 	}{
-		"still loaded": {api.RemovedModule{Removed: true}, nil, "is unloaded now"},
+		"still loaded": {api.RemovedModule{Removed: true}, nil, "has been unloaded"},
 		"not loaded":   {api.RemovedModule{}, nil, "is not loaded"},
-		"another's":    {api.RemovedModule{Other: "run xid-999999"}, nil, "xid-999999, and was left"},
+		"another's":    {api.RemovedModule{Other: "run xid-999999"}, nil, "xid-999999, and was not unloaded"},
 		"in use": {
 			api.RemovedModule{}, &api.Error{Code: api.CodeStays, Message: "in use"}, "rmmod gpu_fault_xid",
 		},
@@ -117,7 +117,7 @@ func TestModuleUndo(t *testing.T) {
 			state, said, err := u.Undo(t.Context(), ledger.Run{}, step)
 			if tc.fails != nil {
 				said = err.Error()
-			} else if err != nil || state != ledger.StatePermanent || !strings.Contains(said, "cannot be unwritten") {
+			} else if err != nil || state != ledger.StatePermanent || !strings.Contains(said, "cannot be removed") {
 				t.Errorf("%v %q %v: wanted to hear that the lines stay", state, said, err)
 			}
 			if !strings.Contains(said, tc.says) {

@@ -8,13 +8,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// UndoKind is the ledger.Undo.Kind of records in a kernel log.
+// UndoKind is the ledger.Undo.Kind for records in a kernel log.
 const UndoKind = "kernel-log"
 
 // Undoer closes steps that wrote to a kernel log. It changes nothing on the node, because records cannot be removed
 // from the log.
 type Undoer struct {
-	// Forget returns one sentence per detector that describes how the detector can be made to forget the given XIDs.
+	// Forget returns one sentence per detector that describes how to clear the given XIDs from the detector.
 	Forget func(xids []string) []string
 }
 
@@ -29,9 +29,9 @@ func (u Undoer) Undo(_ context.Context, _ ledger.Run, step ledger.Step) (ledger.
 		return ledger.StateReverted, "nothing had been written to the kernel log", nil
 	}
 	var d Detail
-	_ = json.Unmarshal(step.Detail, &d) // without a readable detail, only the list of XIDs is missing
+	_ = json.Unmarshal(step.Detail, &d) // if the detail is not readable, only the list of XIDs is missing
 	lines := []string{
-		"the lines stay in the kernel log: it cannot be unwritten. What each detector needs to forget them:",
+		"the lines stay in the kernel log, because they cannot be removed. To clear them from each detector:",
 	}
 	if u.Forget != nil {
 		for _, line := range u.Forget(d.XIDs) {

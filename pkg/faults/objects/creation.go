@@ -29,19 +29,20 @@ type Creation struct {
 	Dynamic dynamic.Interface
 	Mapper  meta.RESTMapper
 	Objects []*unstructured.Unstructured
-	// Target is locked during the change. The zero value means the namespace of the objects, or the first object.
+	// Target is locked during the change. The zero value means the namespace of the objects or, if there is none, the
+	// first object.
 	Target ledger.Target
-	// LedgerNamespace is a namespace in which nothing may be created; empty means ledger.DefaultNamespace.
+	// LedgerNamespace is a namespace in which nothing may be created. Empty means ledger.DefaultNamespace.
 	LedgerNamespace string
-	// MarksOnly creates no ClusterRole that keeps the seal, so that fewer permissions are needed. The undo then does
+	// MarksOnly disables the ClusterRole that keeps the seal, so that fewer permissions are needed. The undo then does
 	// not delete an object whose mark another client has removed.
 	MarksOnly bool
-	// ShowRun labels the objects with their run and this tool, unlike the objects of exercises, which must not show who
-	// created them.
+	// ShowRun labels the objects with their run and this tool. Objects of exercises are not labeled, because they must
+	// not reveal who created them.
 	ShowRun bool
 }
 
-// Change returns the change for a fault.Plan. Check reports its errors in advance.
+// Change returns the change for use in a fault.Plan. Check reports its errors in advance.
 func (c *Creation) Change(action string) fault.Change {
 	return fault.Change{Target: c.target(), Action: action, Undo: ledger.Undo{Kind: UndoKind}, Apply: c.apply}
 }
@@ -66,7 +67,7 @@ func (c *Creation) target() ledger.Target {
 	return ledger.Target{Kind: c.Objects[0].GetKind(), Name: c.Objects[0].GetName()}
 }
 
-// prepare returns the objects, Namespaces first, or an error with all problems.
+// prepare returns the objects, Namespaces first, or an error that contains all problems.
 func (c *Creation) prepare() ([]*unstructured.Unstructured, *Data, error) {
 	if c.Dynamic == nil || c.Mapper == nil {
 		return nil, nil, errNoCluster
@@ -102,8 +103,8 @@ func (c *Creation) prepare() ([]*unstructured.Unstructured, *Data, error) {
 	return manifests, d, errors.Join(problems...)
 }
 
-// Check returns the errors that the change would have: for Plan.Checks. It changes nothing. The API server validates an
-// object in a namespace that does not exist yet only when it is created.
+// Check returns the errors that the change would cause. It is for use in Plan.Checks and changes nothing. The API
+// server validates an object in a namespace that does not exist yet only when the object is created.
 func (c *Creation) Check(ctx context.Context) error {
 	manifests, d, err := c.prepare()
 	if err != nil {
@@ -115,7 +116,7 @@ func (c *Creation) Check(ctx context.Context) error {
 	for i, manifest := range manifests {
 		group.Go(func() error { problems[i] = c.try(ctx, d.Created[i], manifest); return nil })
 	}
-	_ = group.Wait() // the errors are in problems, by object
+	_ = group.Wait() // errors are in problems, by object
 	return errors.Join(problems...)
 }
 
@@ -124,10 +125,10 @@ func (c *Creation) try(ctx context.Context, o Object, manifest *unstructured.Uns
 		FieldManager: ManagerCreate, FieldValidation: metav1.FieldValidationStrict, DryRun: []string{metav1.DryRunAll},
 	})
 	switch {
-	case apierrors.IsNotFound(err) && o.Namespace != "": // its namespace is yet to be created
+	case apierrors.IsNotFound(err) && o.Namespace != "": // the namespace has not been created yet
 		return nil
 	case apierrors.IsBadRequest(err) && strings.Contains(err.Error(), "does not support dry run"):
-		// The error concerns a webhook, not the object
+		// The error is about a webhook, not about the object.
 		return nil
 	}
 	return c.explain(ctx, o, err)
@@ -157,8 +158,8 @@ func reach(client dynamic.Interface, o Object) dynamic.ResourceInterface {
 	return client.Resource(o.GVR()).Namespace(o.Namespace)
 }
 
-// apply records the objects, creates them, and records their UIDs. If the client dies in between, the ledger has the
-// names of the objects, and the objects have the mark that follows from the ledger's data.
+// apply records the objects, creates them, and records their UIDs. If the client dies in between, the ledger contains
+// the names of the objects, and the objects have the mark derived from the ledger's data.
 func (c *Creation) apply(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
 	manifests, d, err := c.prepare()
 	if err != nil {
@@ -186,7 +187,7 @@ func (c *Creation) apply(ctx context.Context, r fault.Recorder) ([]ledger.Eviden
 		r.Progress("creating " + o.String())
 		proof, err := c.create(ctx, o, manifest, run.ID, o.mark(sealed))
 		if err != nil {
-			return evidence, errors.Join(err, save()) // the UIDs, for the undo that follows
+			return evidence, errors.Join(err, save()) // save the UIDs for the undo that follows
 		}
 		evidence = append(evidence, proof)
 	}
@@ -223,10 +224,10 @@ func (c *Creation) create(
 	return ledger.Evidence{Source: o.String(), Time: time.Now().UTC(), Text: "created, uid " + o.UID}, err
 }
 
-// accountTimeout limits how long a new namespace may take to get its default service account; usually it takes 10 ms.
+// accountTimeout limits the time until a new namespace has its default service account. It usually takes 10 ms.
 const accountTimeout = 15 * time.Second
 
-// awaitAccount waits for the service account that every pod needs: earlier pods are rejected.
+// awaitAccount waits for the service account that every pod needs. Pods created earlier are rejected.
 func (c *Creation) awaitAccount(ctx context.Context, namespace string) error {
 	accounts := c.Dynamic.Resource(
 		schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"},
@@ -235,7 +236,7 @@ func (c *Creation) awaitAccount(ctx context.Context, namespace string) error {
 	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, accountTimeout, true,
 		func(ctx context.Context) (bool, error) {
 			_, last = accounts.Get(ctx, "default", metav1.GetOptions{})
-			// A user who may not read service accounts gets the error from the first pod
+			// A user who may not read service accounts gets the error from the first pod.
 			return last == nil || apierrors.IsForbidden(last), nil
 		})
 	if err != nil {

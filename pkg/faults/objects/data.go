@@ -12,14 +12,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// Data is the undo in ledger.Undo.Data: names, hashes and, for a patch, the values before and after.
+// Data is the undo in ledger.Undo.Data: names, hashes and, for a patch, the previous and new values.
 type Data struct {
 	// Created are the objects that the step creates.
 	Created []Object `json:"created,omitempty"`
-	// Patched is the object that the step patches, and Edits are the changes.
+	// Patched is the object that the step patches. Edits are the changes.
 	Patched *Object         `json:"patched,omitempty"`
 	Edits   []kubeedit.Edit `json:"edits,omitempty"`
-	// Ownership has the owners of the patched fields, so that the undo can restore them; nil if it was too large.
+	// Ownership contains the owners of the patched fields, so that the undo can restore them. It is nil if it was too
+	// large.
 	Ownership *Ownership `json:"ownership,omitempty"`
 	// Sealed reports whether a ClusterRole keeps the seal of this data.
 	Sealed bool `json:"sealed,omitempty"`
@@ -32,7 +33,7 @@ const (
 	maxOwnership = 16 << 10 // bytes
 )
 
-// ReadData returns the undo of a step. It returns nil without an error if the step has changed nothing yet.
+// ReadData returns the undo of a step. It returns nil without an error if the step has not changed anything yet.
 func ReadData(step ledger.Step) (*Data, error) {
 	if len(step.Undo.Data) == 0 {
 		return nil, nil
@@ -47,8 +48,8 @@ func ReadData(step ledger.Step) (*Data, error) {
 	return &d, nil
 }
 
-// validate returns an error for data that this tool never writes: it comes from the cluster and decides what the undo
-// deletes and changes.
+// validate returns an error for data that this tool never writes. It is necessary because the data comes from the
+// cluster and determines what the undo deletes and changes.
 func (d *Data) validate() error {
 	switch {
 	case len(d.Created) > 0 == (d.Patched != nil):
@@ -56,13 +57,13 @@ func (d *Data) validate() error {
 	case len(d.Created) > maxObjects || len(d.Created) > 0 && len(d.Edits) > 0:
 		return errors.New("its list of created objects is invalid")
 	case d.Patched != nil && (len(d.Edits) == 0 || d.Patched.UID == ""):
-		return errors.New("it does not describe the patch")
+		return errors.New("the patch is not described")
 	case d.Patched == nil && d.Ownership != nil:
-		return errors.New("it has owners of fields for created objects")
+		return errors.New("it contains field owners for created objects")
 	}
 	for _, o := range d.objects() {
 		if o.Version == "" || o.Resource == "" || o.Kind == "" || o.Name == "" {
-			return errors.New("it does not name an object")
+			return errors.New("no object is specified")
 		}
 	}
 	for _, e := range d.Edits {
@@ -103,7 +104,7 @@ func (d *Data) check(ledgerNamespace string) error {
 }
 
 // Objects returns the objects that a step created or patched, and the object that keeps its seal. It returns none for
-// steps of other kinds, and for steps that have changed nothing yet.
+// steps of other kinds, and for steps that have not changed anything yet.
 func Objects(run ledger.Run, step ledger.Step) []Object {
 	if step.Undo.Kind != UndoKind {
 		return nil
@@ -122,7 +123,7 @@ func Objects(run ledger.Run, step ledger.Step) []Object {
 	return all
 }
 
-// namespaces returns the marks of the namespaces that the steps of a run create, by name.
+// namespaces returns the marks of the namespaces that a run's steps create, by name.
 func namespaces(run ledger.Run) map[string]string {
 	found := map[string]string{}
 	for _, step := range run.Steps {
@@ -142,7 +143,7 @@ func namespaces(run ledger.Run) map[string]string {
 	return found
 }
 
-// needsKeeper reports whether the step concerns an object that would outlive the namespaces of its run.
+// needsKeeper reports whether the step affects an object that would outlive the namespaces of its run.
 func (d *Data) needsKeeper(made map[string]string) bool {
 	own := func(o Object) bool {
 		_, goes := made[o.Namespace]

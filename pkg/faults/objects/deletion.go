@@ -47,7 +47,7 @@ func (u undoing) waitForDeletion(ctx context.Context, objects []Object) error {
 	return fmt.Errorf("%s is still being deleted after %s%s", left[0], most, holders(last))
 }
 
-// holders returns what blocks the deletion of an object: a namespace's conditions, and finalizers.
+// holders describes what blocks the deletion of an object: a namespace's conditions, and finalizers.
 func holders(live *unstructured.Unstructured) string {
 	if live == nil {
 		return ""

@@ -19,38 +19,38 @@ const (
 	groupRBAC = "rbac.authorization.k8s.io"
 	groupDRA  = "resource.k8s.io"
 	kindNode  = "Node"
-	// kindTaintRule is the kind whose objects taint devices of DRA drivers.
+	// kindTaintRule is the kind of the objects that taint devices of DRA drivers.
 	kindTaintRule = "DeviceTaintRule"
 	fieldStatus   = "status"
 	gpuResource   = "nvidia.com/gpu"
 	migResources  = "nvidia.com/mig-" // the prefix; the rest is the profile
 )
 
-// clusterKinds are the cluster-scoped kinds that may be created and patched, with their groups. All others affect
-// objects of every user (webhooks, CustomResourceDefinitions, APIServices), or stand for hardware and data.
+// clusterKinds are the cluster-scoped kinds that may be created and patched, with their groups. Others affect all
+// users' objects (webhooks, CustomResourceDefinitions, APIServices), or represent hardware and data.
 var clusterKinds = map[string]string{
 	"Namespace": "", "ClusterRole": groupRBAC, "ClusterRoleBinding": groupRBAC, "RuntimeClass": "node.k8s.io",
 	"PriorityClass": "scheduling.k8s.io",
 	"StorageClass":  "storage.k8s.io", "DeviceClass": groupDRA, kindTaintRule: groupDRA,
 }
 
-// refusedGroups have objects that are not configuration: reviews, leader elections, notes of controllers.
+// refusedGroups contain objects that are not configuration: reviews, leader elections, controllers' own data.
 var refusedGroups = []string{
 	"authentication.k8s.io", "authorization.k8s.io", "certificates.k8s.io", "coordination.k8s.io", "events.k8s.io",
 	"discovery.k8s.io",
 	"admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io", "metrics.k8s.io",
 }
 
-// refusedKinds are such kinds of the core group, and Nodes.
+// refusedKinds are the corresponding kinds in the core group, and Nodes.
 var refusedKinds = []string{"Event", "Endpoints", "Binding", "ComponentStatus", kindNode, "List"}
 
-// mayBeCreated returns an error for an object that a Creation must not create, nor its undo delete.
+// mayBeCreated returns an error for an object that a Creation must not create and its undo must not delete.
 func (o Object) mayBeCreated(ledgerNamespace string) error {
 	if o.Subresource != "" {
 		return fmt.Errorf("%s: its %s cannot be created", o, o.Subresource)
 	}
 	if o.Group == "" && o.Kind == kindNode {
-		return fmt.Errorf("%s: nodes cannot be created; patch the labels and taints of an existing one", o)
+		return fmt.Errorf("%s: nodes cannot be created; patch the labels and taints of an existing node", o)
 	}
 	return o.allowed(ledgerNamespace)
 }
@@ -69,7 +69,7 @@ func (o Object) mayBePatched(ledgerNamespace string) error {
 	}
 	if o.Group == "" && o.Kind == "Secret" {
 		return fmt.Errorf(
-			"%s: secrets cannot be patched, because a record has the former values and other users can read records", o,
+			"%s: secrets cannot be patched, because a record contains the previous values and other users can read records", o,
 		)
 	}
 	return o.allowed(ledgerNamespace)
@@ -81,7 +81,7 @@ func (o Object) allowed(ledgerNamespace string) error {
 	switch {
 	case slices.Contains(refusedGroups, o.Group), o.Group == "" && slices.Contains(refusedKinds, o.Kind):
 		return fmt.Errorf(
-			"%s: kind %s is not supported: its objects are not configuration, or affect objects of every user",
+			"%s: kind %s is not supported: its objects are not configuration, or affect the objects of all users",
 			o, o.Kind,
 		)
 	case strings.ContainsAny(o.Resource, "/"):
@@ -92,7 +92,7 @@ func (o Object) allowed(ledgerNamespace string) error {
 		return fmt.Errorf("%s: a %s is not namespaced", o, o.Kind)
 	case o.Group == groupRBAC && (strings.HasPrefix(o.Name, "system:") ||
 		slices.Contains([]string{"cluster-admin", "admin", "edit", "view"}, o.Name)):
-		return fmt.Errorf("%s: it is one of Kubernetes' own", o)
+		return fmt.Errorf("%s: the object belongs to Kubernetes itself", o)
 	}
 	namespace := o.Namespace
 	if o.isNamespace() {
@@ -102,7 +102,7 @@ func (o Object) allowed(ledgerNamespace string) error {
 		return fmt.Errorf("%s: namespaces with the prefix kube- belong to Kubernetes", o)
 	}
 	if o.isNamespace() && o.Name == "default" {
-		return fmt.Errorf("%s: it is one of Kubernetes' own", o)
+		return fmt.Errorf("%s: the object belongs to Kubernetes itself", o)
 	}
 	return fault.CheckNamespace(o.target(), namespace, cmp.Or(ledgerNamespace, ledger.DefaultNamespace))
 }
@@ -114,13 +114,13 @@ func (o Object) target() ledger.Target {
 	return ledger.Target{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, UID: o.UID}
 }
 
-// nodeFields are the fields of a Node that a Patching may change, except for those of its status.
+// nodeFields are the fields of a Node that a Patching may change, except for those in its status.
 var nodeFields = []kubeedit.Path{
 	kubeedit.Fields("metadata", "labels"), kubeedit.Fields("metadata", "annotations"),
 	kubeedit.Fields("spec", "taints"), kubeedit.Fields("spec", "unschedulable"),
 }
 
-// isNodeGPUs reports whether a path in the status of a Node is the number of its GPUs or MIG devices, which exercises
+// isNodeGPUs reports whether a path in a Node's status is the number of its GPUs or MIG devices, which exercises
 // simulate.
 func isNodeGPUs(path kubeedit.Path) bool {
 	return len(path) == 3 && path[0].Field == fieldStatus &&
@@ -163,7 +163,7 @@ func objectOf(mapper meta.RESTMapper, manifest *unstructured.Unstructured) (Obje
 		return o, fmt.Errorf("object %q has no apiVersion or no kind", manifest.GetName())
 	}
 	if o.Name == "" {
-		return o, fmt.Errorf("a %s has no name: objects with generated names cannot be undone", o.Kind)
+		return o, fmt.Errorf("a %s has no name: creating objects with generated names cannot be undone", o.Kind)
 	}
 	mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
 	if err != nil {
@@ -181,19 +181,19 @@ func objectOf(mapper meta.RESTMapper, manifest *unstructured.Unstructured) (Obje
 
 func unknownKind(o Object, err error) error {
 	if meta.IsNoMatchError(err) {
-		return fmt.Errorf("%s: the cluster has no kind %s in %s; see: kubectl api-resources", o, o.Kind, o.APIVersion())
+		return fmt.Errorf("%s: kind %s not found in %s; to list the kinds, run: kubectl api-resources", o, o.Kind, o.APIVersion())
 	}
-	return fmt.Errorf("%s: find its kind: %w", o, err)
+	return fmt.Errorf("%s: find the kind: %w", o, err)
 }
 
 // checkManifest returns an error for metadata that would prevent the undo, or reveal who created the object.
 func checkManifest(o Object, manifest *unstructured.Unstructured) error {
 	if len(manifest.GetOwnerReferences()) > 0 || len(manifest.GetFinalizers()) > 0 {
-		return fmt.Errorf("%s: objects with ownerReferences or finalizers cannot be undone", o)
+		return fmt.Errorf("%s: creating objects with ownerReferences or finalizers cannot be undone", o)
 	}
 	if _, taken := manifest.GetLabels()[LabelInstance]; taken {
 		return fmt.Errorf(
-			"%s: label %s is reserved for the undo: use another label (pod templates may have it)", o,
+			"%s: label %s is reserved for reverting the run; remove it from the object's metadata (it is allowed in pod templates)", o,
 			LabelInstance,
 		)
 	}
@@ -201,7 +201,7 @@ func checkManifest(o Object, manifest *unstructured.Unstructured) error {
 		selector, _, err := unstructured.NestedStringMap(manifest.Object, "spec", "deviceSelector")
 		if err != nil || selector["device"] == "" || selector["driver"] == "" || selector["pool"] == "" {
 			return fmt.Errorf(
-				"%s: its deviceSelector must have a driver, a pool and a device: with fewer, it selects devices of all nodes", o)
+				"%s: the deviceSelector must contain a driver, a pool and a device; otherwise, it selects devices on all nodes", o)
 		}
 	}
 	for _, keys := range []map[string]string{manifest.GetLabels(), manifest.GetAnnotations()} {

@@ -9,8 +9,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// deleteNamespaces starts the deletion of the namespaces of the run's other steps. Each deletion takes seconds, and
-// this way they run at the same time. The steps themselves wait for the deletion and report errors.
+// deleteNamespaces starts deleting the namespaces of the run's other steps. Each deletion takes seconds, so they run at
+// the same time. The steps themselves wait for the deletion and report errors.
 func (u undoing) deleteNamespaces(ctx context.Context) {
 	if u.run.Phase == ledger.Planned || u.run.Phase == ledger.Applying { // only this step is being undone, not the run
 		return
@@ -37,7 +37,7 @@ func (u undoing) deleteNamespaces(ctx context.Context) {
 	}
 }
 
-// holdsMore reports whether a namespace has a change of another kind, whose undo needs the namespace.
+// holdsMore reports whether a namespace contains a change of another kind, whose undo needs the namespace.
 func (u undoing) holdsMore(namespace string) bool {
 	for _, step := range u.run.Steps {
 		if step.Target.Namespace == namespace && step.Undo.Kind != UndoKind && !step.Undo.IsPermanent() &&

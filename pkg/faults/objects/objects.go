@@ -3,8 +3,10 @@
 //
 // Each created object has a mark as the value of the label app.kubernetes.io/instance: a hash of the run, the step, the
 // kinds, names and contents of all objects of the step, and the object's own name, so that the marks do not show which
-// objects belong together. The list of objects is in the ledger before the first object exists, so that the client may
-// die at any moment: an object with a name of the list and its mark was created by this step. The mark is the step's
+// objects belong together. The list of objects is in the ledger before the first object exists, so the client may die
+// at
+// any time: an object with a name on the list and the corresponding mark was created by this step. The mark is the
+// step's
 // seal on the object (pkg/seal): a user who can write only the ledger can put any name into a record, but cannot set a
 // mark on an object. For objects without a mark (a patched object, an object whose label the candidate removed), a
 // ClusterRole keeps the seal.
@@ -19,13 +21,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// UndoKind is the ledger.Undo.Kind of created and patched objects.
+// UndoKind is the ledger.Undo.Kind for created and patched objects.
 const UndoKind = "objects"
 
 // LabelInstance is the label of created objects whose value is the mark.
 const LabelInstance = "app.kubernetes.io/instance"
 
-// Field managers with the names that kubectl uses.
+// Field managers with the same names as those of kubectl.
 const (
 	ManagerCreate = "kubectl-create"
 	ManagerPatch  = "kubectl-patch"
@@ -39,15 +41,15 @@ type Object struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
-	// Subresource is "status" for the status of a Node, which is patched separately; otherwise empty.
+	// Subresource is "status" for the status of a Node, which is patched separately, and empty otherwise.
 	Subresource string `json:"subresource,omitempty"`
-	// Sum is the SHA-256 of the manifest in hexadecimal; empty for a patched object.
+	// Sum is the SHA-256 digest of the manifest in hexadecimal. It is empty for a patched object.
 	Sum string `json:"sum,omitempty"`
-	// UID is that of the created or patched object; empty before the creation.
+	// UID is the UID of the created or patched object. It is empty before the creation.
 	UID string `json:"uid,omitempty"`
 }
 
-// APIVersion returns the apiVersion: apps/v1.
+// APIVersion returns the apiVersion, such as apps/v1.
 func (o Object) APIVersion() string {
 	return schema.GroupVersion{Group: o.Group, Version: o.Version}.String()
 }
@@ -65,7 +67,7 @@ func (o Object) subresources() []string {
 	return []string{o.Subresource}
 }
 
-// String returns the object for people: Deployment team-a/trainer.
+// String formats the object for messages, such as Deployment team-a/trainer.
 func (o Object) String() string {
 	if o.Namespace == "" {
 		return o.Kind + " " + o.Name
@@ -99,7 +101,7 @@ func (d *Data) seal(run, step string) seal.Seal {
 // mark returns the label of an object that a step creates.
 func (o Object) mark(s seal.Seal) string { return s.Mark(o.Group, o.Resource, o.Namespace, o.Name) }
 
-// keeper returns the keeper of the seals of steps that mark no object.
+// keeper returns the keeper of the seals for steps that mark no object.
 func keeper(client dynamic.Interface) seal.ClusterRoles {
 	return seal.ClusterRoles{Dynamic: client, FieldManager: ManagerCreate, Label: LabelInstance}
 }

@@ -17,25 +17,25 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// Ownership has the changes of a patch to the owners of the object's fields (metadata.managedFields). Patches use the
-// field manager of kubectl patch, and a user may have patched the object with kubectl before, so that only the fields
-// of an entry tell which are whose.
+// Ownership contains a patch's changes to the owners of the object's fields (metadata.managedFields). Patches use the
+// field manager of kubectl patch, and a user may have patched the object with kubectl before, so the fields of an entry
+// are the only way to distinguish them.
 type Ownership struct {
 	// Lost are the fields that other managers lose.
 	Lost []kubeedit.Owned `json:"lost,omitempty"`
-	// Gained are the fields that ManagerPatch did not own before and owns after the patch or its undo, as FieldsV1. The
-	// undo removes them from it.
+	// Gained are the fields, as FieldsV1, that ManagerPatch did not own before, and owns after the patch or its undo.
+	// The undo removes them from ManagerPatch.
 	Gained json.RawMessage `json:"gained,omitempty"`
-	// Own are the fields that ManagerPatch owned and loses because the patch removes them, as FieldsV1. The undo
-	// returns them to it.
+	// Own are the fields, as FieldsV1, that ManagerPatch owned and loses because the patch removes them. The undo
+	// returns them to ManagerPatch.
 	Own json.RawMessage `json:"own,omitempty"`
-	// Time is when ManagerPatch wrote before the patch, and Sum the hash of the fields that it owned then. Both are
-	// empty if it never wrote.
+	// Time is the time at which ManagerPatch last wrote before the patch, and Sum is the hash of the fields that it
+	// owned then. Both are empty if it never wrote.
 	Time *metav1.Time `json:"time,omitempty"`
 	Sum  string       `json:"sum,omitempty"`
 }
 
-// ours returns the entry of metadata.managedFields for patches of an object and their undo.
+// ours returns the entry in metadata.managedFields for patches of an object and their undo.
 func (o Object) ours() kubeedit.Owned {
 	return kubeedit.Owned{
 		Manager: ManagerPatch, Operation: string(metav1.ManagedFieldsOperationUpdate), APIVersion: o.APIVersion(),
@@ -44,7 +44,8 @@ func (o Object) ours() kubeedit.Owned {
 }
 
 // foresee asks the API server for the owners after the write. The preview does not show them: fields that an admission
-// webhook changes have no owner there, but belong to ManagerPatch after the write, because they are part of the patch.
+// webhook changes have no owner in the preview, but belong to ManagerPatch after the write, because they are part of
+// the patch.
 func foresee(
 	ctx context.Context, client dynamic.Interface, o Object, before, after *unstructured.Unstructured,
 ) (*Ownership, error) {
@@ -53,20 +54,20 @@ func foresee(
 		return nil, err
 	}
 	w := ownership(o, before.GetManagedFields(), trial.GetManagedFields())
-	if w.validate() != nil { // too large or invalid for the undo, which then restores only the values
+	if w.validate() != nil { // too large or invalid, so the undo restores only the values
 		return nil, nil
 	}
 	return w, nil
 }
 
-// ownership compares who owns what before and after a patch.
+// ownership compares the field owners before and after a patch.
 func ownership(o Object, before, after []metav1.ManagedFieldsEntry) *Ownership {
 	ours := o.ours().Is
 	w := &Ownership{Lost: kubeedit.Lost(before, after, ours)}
 	had, has := kubeedit.OwnedFields(before, ours), kubeedit.OwnedFields(after, ours)
 	gained := has
 	for _, lost := range w.Lost {
-		// ManagerPatch also owns the fields that the patch removes, as soon as the undo restores them
+		// ManagerPatch also owns the fields that the patch removes, once the undo has restored them.
 		fields := kubeedit.ParseFields(lost.Fields)
 		gained = gained.Union(fields).Union(kubeedit.FieldsAround(fields))
 	}
@@ -79,7 +80,7 @@ func ownership(o Object, before, after []metav1.ManagedFieldsEntry) *Ownership {
 	return w
 }
 
-// fieldsV1 returns nil for no fields.
+// fieldsV1 encodes a set of fields. It returns nil for an empty set.
 func fieldsV1(set *fieldpath.Set) json.RawMessage {
 	if set.Empty() {
 		return nil
@@ -87,8 +88,8 @@ func fieldsV1(set *fieldpath.Set) json.RawMessage {
 	return kubeedit.EncodeFields(set)
 }
 
-// validate returns an error for data that no patch produces. Valid data is harmless even if it is forged: it moves only
-// fields that ManagerPatch owns.
+// validate returns an error for data that no patch produces. Valid data is harmless even if it is forged, because it
+// moves only fields that ManagerPatch owns.
 func (w *Ownership) validate() error {
 	if w == nil {
 		return nil
@@ -115,14 +116,14 @@ func (w *Ownership) validate() error {
 	return nil
 }
 
-// returned returns the managed fields of an object after the undo has restored its values. It returns nil if they stay
-// as they are.
+// returned returns the managed fields of an object after the undo has restored its values. It returns nil if they do
+// not change.
 func (w *Ownership) returned(o Object, back restored, now []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
 	ours := o.ours().Is
 	before, after := back.before.GetManagedFields(), back.now.GetManagedFields()
 	// The undo itself took removed values that nobody owned, and values that another client took over in a list that is
-	// owned as a whole. Only the client that restored the values knows that; if it died, its successor has the record
-	// alone.
+	// owned as a whole. Only the client that restored the values knows this. If it died, its successor has only the
+	// record.
 	own := kubeedit.ParseFields(w.Own)
 	gives := kubeedit.OwnedFields(after, ours).Difference(kubeedit.OwnedFields(before, ours)).Difference(own).
 		Union(kubeedit.ParseFields(w.Gained))
@@ -130,7 +131,7 @@ func (w *Ownership) returned(o Object, back restored, now []metav1.ManagedFields
 	taken := fieldsOf(owners)
 	// A value that stays belongs to its writer, even if the writer used kubectl's name.
 	lost := fieldsOf(w.Lost)
-	// An element that was restored has fields that nobody owned, such as defaults.
+	// A restored element has fields that nobody owned, such as defaults.
 	gives = gives.Union(kubeedit.FieldsOfElements(kubeedit.OwnedFields(now, ours), lost).Difference(own))
 	for _, e := range back.theirs {
 		gives = gives.Difference(kubeedit.FieldsBelow(gives, e.Path))
@@ -143,7 +144,7 @@ func (w *Ownership) returned(o Object, back restored, now []metav1.ManagedFields
 	if !changed {
 		return nil
 	}
-	// The API server ignores a change of times alone, but stores it together with others.
+	// The API server ignores a change that affects only times, but stores it together with others.
 	for i, entry := range entries {
 		if w.Time != nil && ours(entry) && kubeedit.SumFields(kubeedit.OwnedFields(entries, ours)) == w.Sum {
 			entries[i].Time = w.Time
@@ -160,16 +161,16 @@ func fieldsOf(owners []kubeedit.Owned) *fieldpath.Set {
 	return fields
 }
 
-// giveBack returns the fields of an object whose values were restored to their former owners. It needs a separate
-// write, because a client owns the values that it writes. If this write is lost, the next undo repeats it. giveBack
-// returns a text for the user.
+// giveBack returns fields whose values were restored to their previous owners. This requires a separate write, because
+// a client owns the values that it writes. If this write is lost, the next undo repeats it. giveBack returns a message
+// for the user.
 func (u undoing) giveBack(ctx context.Context, o Object, back restored) (string, error) {
 	w := u.data.Ownership
 	if w == nil || back.now == nil {
 		return "", nil
 	}
 	plain := o
-	// metadata.managedFields can be written only with the object, but has the entries of subresources
+	// metadata.managedFields can be written only through the object itself, but contains the entries of subresources.
 	plain.Subresource = ""
 	verified := false
 	now := back.now
@@ -192,7 +193,7 @@ func (u undoing) giveBack(ctx context.Context, o Object, back restored) (string,
 			err := u.checkSeal(ctx, o, nil)
 			if broken := (*seal.BrokenError)(nil); errors.As(err, &broken) {
 				said = fmt.Sprintf(
-					"; the owners of its fields were not restored, because %s does not have the seal of the record",
+					"; the owners of its fields were not restored, because %s does not have the record's seal",
 					broken.Where,
 				)
 				return nil
@@ -203,16 +204,16 @@ func (u undoing) giveBack(ctx context.Context, o Object, back restored) (string,
 		}
 		_, err = patchAsRead(ctx, u.Dynamic, plain, now,
 			map[string]any{"metadata": map[string]any{"managedFields": entries}})
-		now = nil // read it again if another client wrote first
+		now = nil // read the object again if another client wrote first
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
 		return err
 	})
-	// The values are restored, which is what counts: a failing webhook, for example, must not keep the run open. If a
-	// request had no response, the next undo finds out whether it succeeded.
+	// The values are restored, which is the important part. A failing webhook, for example, must not keep the run open.
+	// If a request had no response, the next undo determines whether it succeeded.
 	if answered := apierrors.APIStatus(nil); errors.As(err, &answered) {
-		return fmt.Sprintf("; %s still owns its fields, because their former owners could not be restored: %v",
+		return fmt.Sprintf("; %s still owns its fields, because the previous owners could not be restored: %v",
 			ManagerPatch, err), nil
 	}
 	return said, err

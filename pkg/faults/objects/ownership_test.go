@@ -323,7 +323,7 @@ func TestForgedOwnership(t *testing.T) {
 	honest := d.Ownership
 	d.Ownership = &Ownership{Gained: json.RawMessage(`{"f:metadata":{"f:annotations":{"f:mine":{}}}}`)}
 	b.run.Steps[0].Undo.Data = kubeedit.Encode(d)
-	if _, said := s.undo(b); !strings.Contains(said, "does not have the seal") {
+	if _, said := s.undo(b); !strings.Contains(said, "does not have the record's seal") {
 		t.Errorf("%s", said)
 	}
 	s.same(o, mine)

@@ -23,23 +23,23 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// Patching changes an existing object. On a Node it changes labels, annotations, taints and unschedulable; in a Node's
-// status the number of GPUs and MIG devices.
+// Patching changes an existing object. On a Node, it can change labels, annotations, taints and unschedulable, and in
+// the Node's status the number of GPUs and MIG devices.
 type Patching struct {
 	Dynamic dynamic.Interface
 	Mapper  meta.RESTMapper
 
 	APIVersion, Kind, Namespace, Name string
-	// Subresource is "status" for the status of a Node; otherwise empty.
+	// Subresource is "status" for the status of a Node, and empty otherwise.
 	Subresource string
-	// Merge is a JSON merge patch (RFC 7386), JSON a JSON patch (RFC 6902). Exactly one must be set.
+	// Merge is a JSON merge patch (RFC 7386). JSON is a JSON patch (RFC 6902). Exactly one must be set.
 	Merge map[string]any
 	JSON  []any
-	// LedgerNamespace is a namespace in which nothing may be changed; empty means ledger.DefaultNamespace.
+	// LedgerNamespace is a namespace in which nothing may be changed. Empty means ledger.DefaultNamespace.
 	LedgerNamespace string
 }
 
-// Change returns the change for a fault.Plan. Check reports its errors in advance.
+// Change returns the change for use in a fault.Plan. Check reports its errors in advance.
 func (p *Patching) Change(action string) fault.Change {
 	return fault.Change{
 		Target: ledger.Target{Kind: p.Kind, Namespace: p.Namespace, Name: p.Name}, Action: action,
@@ -47,8 +47,8 @@ func (p *Patching) Change(action string) fault.Change {
 	}
 }
 
-// Check returns the error that the change would have: for Plan.Checks. It changes nothing. A missing object is not an
-// error, because an earlier change may create it.
+// Check returns the error that the change would cause. It is for use in Plan.Checks and changes nothing. A missing
+// object is not an error, because an earlier change may create it.
 func (p *Patching) Check(ctx context.Context) error {
 	o, err := p.object()
 	if err != nil {
@@ -89,7 +89,7 @@ func (p *Patching) object() (Object, error) {
 }
 
 // errChanged reports that an object changed between two reads.
-var errChanged = errors.New("other clients keep changing it")
+var errChanged = errors.New("other clients keep changing the object")
 
 // preview returns the object before and after a dry run of the patch, with defaults, and the edits.
 func (p *Patching) preview(
@@ -130,19 +130,19 @@ func (p *Patching) preview(
 	}
 	if size := len(kubeedit.Encode(edits)); size > maxEdits {
 		return before, after, nil,
-			fmt.Errorf("patch %s: its undo takes %d KiB; a record holds at most %d KiB", o, size>>10, maxEdits>>10)
+			fmt.Errorf("patch %s: the undo requires %d KiB, but a record can contain at most %d KiB", o, size>>10, maxEdits>>10)
 	}
 	return before, after, edits, nil
 }
 
-// Attempts of a patch that conflicts with other clients: many clients write a Node.
+// Attempts of a patch that conflicts with other clients. Many clients write to Nodes.
 const (
 	attempts     = 20
 	attemptPause = 50 * time.Millisecond
 )
 
-// apply patches exactly the object that the preview read. If another client writes first, apply starts again, so that
-// the recorded undo always matches the change.
+// apply patches exactly the version of the object that the preview read. If another client writes first, apply starts
+// again, so that the recorded undo always matches the change.
 func (p *Patching) apply(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
 	o, err := p.object()
 	if err != nil {
@@ -157,7 +157,7 @@ func (p *Patching) apply(ctx context.Context, r fault.Recorder) ([]ledger.Eviden
 			owned, err = foresee(ctx, p.Dynamic, o, before, after)
 		}
 		if err == nil {
-			if previous != "" { // its data is about to be replaced
+			if previous != "" { // the data will be replaced
 				if err := keeper(p.Dynamic).Drop(ctx, previous); err != nil {
 					return nil, err
 				}
@@ -183,8 +183,8 @@ func (p *Patching) apply(ctx context.Context, r fault.Recorder) ([]ledger.Eviden
 	}
 }
 
-// record saves the undo in the ledger, keeps its seal and returns it. If the ledger has no room for the owners of the
-// fields, the undo restores only the values.
+// record saves the undo in the ledger, keeps its seal, and returns the undo. If the ledger has no room for the owners
+// of the fields, the undo restores only the values.
 func (p *Patching) record(ctx context.Context, r fault.Recorder, run ledger.Run, d *Data) (seal.Seal, error) {
 	step := ""
 	save := func() error {
@@ -206,8 +206,8 @@ func (p *Patching) record(ctx context.Context, r fault.Recorder, run ledger.Run,
 	return sealed, keeper(p.Dynamic).Keep(ctx, sealed)
 }
 
-// write changes one object into the other if it is still as it was read: the resourceVersion in a merge patch is a
-// precondition. It returns the stored object. With metav1.DryRunAll the API server stores nothing.
+// write changes one object into the other if it has not changed since it was read: the resourceVersion in a merge patch
+// is a precondition. It returns the stored object. With metav1.DryRunAll, the API server stores nothing.
 func write(
 	ctx context.Context, client dynamic.Interface, o Object, from, to *unstructured.Unstructured, dryRun ...string,
 ) (*unstructured.Unstructured, error) {
@@ -216,7 +216,7 @@ func write(
 		before[fieldStatus], after[fieldStatus] = from.Object[fieldStatus], to.Object[fieldStatus]
 	} else {
 		to = to.DeepCopy()
-		to.SetManagedFields(from.GetManagedFields()) // the API server sets them
+		to.SetManagedFields(from.GetManagedFields()) // the API server sets the managed fields
 		to.SetGeneration(from.GetGeneration())
 		before, after = maps.Clone(from.Object), to.Object
 		delete(before, fieldStatus)
@@ -226,7 +226,7 @@ func write(
 	return patchAsRead(ctx, client, o, from, body, dryRun...)
 }
 
-// patchAsRead sends a merge patch that applies only if the object is still as it was read.
+// patchAsRead sends a merge patch that applies only if the object has not changed since it was read.
 func patchAsRead(
 	ctx context.Context, client dynamic.Interface, o Object, read *unstructured.Unstructured, body map[string]any,
 	dryRun ...string,
@@ -249,7 +249,7 @@ func patchAsRead(
 	return now, nil
 }
 
-// evidence returns the evidence for each edit, which the API server has stored.
+// evidence returns the evidence for each edit stored by the API server.
 func evidence(o Object, edits []kubeedit.Edit) []ledger.Evidence {
 	var all []ledger.Evidence
 	for _, e := range edits {
@@ -261,7 +261,7 @@ func evidence(o Object, edits []kubeedit.Edit) []ledger.Evidence {
 	return all
 }
 
-// brief returns a short form of a value for people.
+// brief shortens a value for display.
 func brief(text json.RawMessage) string {
 	const most = 120
 	switch {

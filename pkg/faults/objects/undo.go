@@ -14,22 +14,22 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// Undoer deletes the objects that a step created, and takes back its patches. Dynamic may be nil if only Describe is
-// called. It needs no mapper, because records have resources.
+// Undoer deletes the objects that a step created, and reverts its patches. Dynamic may be nil if only Describe is
+// called. It needs no mapper, because records contain resources.
 type Undoer struct {
 	Dynamic dynamic.Interface
-	// LedgerNamespace is a namespace in which nothing is undone; empty means ledger.DefaultNamespace.
+	// LedgerNamespace is a namespace in which nothing is undone. Empty means ledger.DefaultNamespace.
 	LedgerNamespace string
-	// Successors reports whether to delete objects that replaced created ones under the same name: a candidate may have
-	// recreated an object with immutable fields. Otherwise they are kept and reported.
+	// Successors enables deleting objects that replaced created ones under the same name, because a candidate may have
+	// recreated an object with immutable fields. Otherwise, they are kept and reported.
 	Successors bool
-	// Wait is the timeout for deletions; zero means DefaultWait.
+	// Wait is the timeout for deletions. Zero means DefaultWait.
 	Wait time.Duration
-	// Progress receives the progress of a step; may be nil.
+	// Progress receives the progress of a step. It may be nil.
 	Progress func(step ledger.Step, text string)
 }
 
-// DefaultWait is the timeout of an undo for deletions.
+// DefaultWait is the default timeout for deletions in an undo.
 const DefaultWait = 2 * time.Minute
 
 var _ fault.Verifier = Undoer{}
@@ -61,7 +61,7 @@ func (u Undoer) Describe(step ledger.Step) string {
 	return "delete " + listed(names)
 }
 
-// listed returns a list for people, which it shortens if it is long.
+// listed formats a list for messages, and shortens it if it is long.
 func listed(names []string) string {
 	const most = 6
 	if len(names) > most {
@@ -78,7 +78,7 @@ func paths(edits []kubeedit.Edit) string {
 	return listed(all)
 }
 
-// Verify implements fault.Verifier. Created objects are identified by their marks when they are deleted; an object that
+// Verify implements fault.Verifier. Created objects are identified by their marks when they are deleted. An object that
 // was patched in a namespace of the run is deleted with the namespace.
 func (u Undoer) Verify(ctx context.Context, run ledger.Run, step ledger.Step) error {
 	d, err := u.read(step)
@@ -97,7 +97,7 @@ func (u Undoer) Verify(ctx context.Context, run ledger.Run, step ledger.Step) er
 	return one.checkSeal(ctx, *d.Patched, back)
 }
 
-// read returns a step's undo after checking it. It returns nil if the step has changed nothing yet.
+// read returns a step's undo after checking it. It returns nil if the step has not changed anything yet.
 func (u Undoer) read(step ledger.Step) (*Data, error) {
 	d, err := ReadData(step)
 	switch {
@@ -145,7 +145,7 @@ type undoing struct {
 	report func(string)
 }
 
-// goes reports whether the run created a namespace and the namespace still is that one or no longer exists, so that its
+// goes reports whether the run created a namespace and the namespace is still the same or no longer exists, so its
 // objects are deleted with it.
 func (u undoing) goes(ctx context.Context, namespace string) (bool, error) {
 	instance, made := namespaces(u.run)[namespace]

@@ -30,7 +30,7 @@ func (u undoing) live(ctx context.Context, o Object) (*unstructured.Unstructured
 	return live, nil
 }
 
-// created deletes the objects that the step created: namespaces last, because everything in them is deleted with them.
+// created deletes the objects that the step created. Namespaces are deleted last, together with everything in them.
 func (u undoing) created(ctx context.Context) (ledger.State, string, error) {
 	trusted := false
 	if u.data.Sealed {
@@ -77,7 +77,7 @@ func (u undoing) created(ctx context.Context) (ledger.State, string, error) {
 
 func (u undoing) said(gone []Object) string {
 	if len(gone) == 0 {
-		return "the objects no longer exist, or are deleted with their namespace"
+		return "the objects no longer exist, or are being deleted with their namespace"
 	}
 	var names []string
 	for _, o := range gone {
@@ -86,8 +86,8 @@ func (u undoing) said(gone []Object) string {
 	return listed(names) + " deleted"
 }
 
-// delete deletes one object if the step created it, and returns the UID of the deleted object. why is a text about an
-// object that was not deleted.
+// delete deletes one object if the step created it, and returns the UID of the deleted object. why describes why an
+// object was not deleted.
 func (u undoing) delete(ctx context.Context, o Object, trusted bool) (uid types.UID, why string, err error) {
 	if o.Namespace != "" {
 		if goes, err := u.goes(ctx, o.Namespace); err != nil || goes {
@@ -103,36 +103,36 @@ func (u undoing) delete(ctx context.Context, o Object, trusted bool) (uid types.
 	}
 	u.report("deleting " + o.String())
 	uid = live.GetUID()
-	foreground := metav1.DeletePropagationForeground // with its dependents
+	foreground := metav1.DeletePropagationForeground // also deletes dependents
 	options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &foreground}
 	if o.isNamespace() {
 		options.PropagationPolicy = nil
 	}
 	err = reach(u.Dynamic, o).Delete(ctx, o.Name, options)
-	// A namespace that is already being deleted returns a conflict
+	// Deleting a namespace that is already being deleted returns a conflict.
 	if err != nil && !apierrors.IsNotFound(err) && !(o.isNamespace() && apierrors.IsConflict(err)) {
 		return "", "", fmt.Errorf("delete %s: %w", o, err)
 	}
-	// But not in a namespace that was just recreated
+	// Do not do this in a namespace that was just recreated.
 	if o.isNamespace() && (err == nil || live.GetDeletionTimestamp() != nil) {
 		u.hurry(ctx, o.Name)
 	}
 	return uid, "", nil
 }
 
-// judge reports whether the step created an object, and returns a text about an object that it did not create.
+// judge reports whether the step created an object. If it did not, why describes the reason.
 func (u undoing) judge(o Object, live *unstructured.Unstructured, trusted bool) (why string, ours bool) {
 	same := o.UID == string(live.GetUID())
 	switch {
 	case live.GetLabels()[LabelInstance] == o.mark(u.seal):
 		return "", true
-	case o.UID == "": // the creation failed, maybe because the object already existed
+	case o.UID == "": // the creation failed, possibly because the object already existed
 		return "", false
 	case same && trusted:
 		return "", true
 	case same:
 		return fmt.Sprintf(
-			"%s was not deleted: it does not have the mark of this run (label %s), so that another client may have created it",
+			"%s was not deleted: it does not have the mark of this run (label %s), so another client may have created it",
 			o,
 			LabelInstance,
 		), false
@@ -143,14 +143,14 @@ func (u undoing) judge(o Object, live *unstructured.Unstructured, trusted bool) 
 		false
 }
 
-// hurry terminates the pods of a namespace that is being deleted, which would otherwise wait for their grace periods.
-// It is best effort.
+// hurry terminates the pods in a namespace that is being deleted without waiting for their grace periods. It is best
+// effort.
 func (u undoing) hurry(ctx context.Context, namespace string) {
 	pods := Object{Version: "v1", Resource: "pods", Kind: "Pod", Namespace: namespace}
-	now := int64(1) // 0 would delete the objects of pods that may still run
+	now := int64(1) // 0 would delete the objects of pods that may still be running
 	err := u.Dynamic.Resource(pods.GVR()).Namespace(namespace).DeleteCollection(ctx,
 		metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{})
 	if err != nil && !apierrors.IsNotFound(err) && !errors.Is(err, context.Canceled) {
-		u.report("pods of namespace " + namespace + " terminate with their grace periods: " + err.Error())
+		u.report("pods in namespace " + namespace + " terminate with their full grace periods: " + err.Error())
 	}
 }

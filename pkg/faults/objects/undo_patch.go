@@ -16,12 +16,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// patched restores the values that are still as the patch left them. Changes of other clients are kept.
+// patched restores the values that have not changed since the patch. Other clients' changes are kept.
 func (u undoing) patched(ctx context.Context) (ledger.State, string, error) {
 	o := *u.data.Patched
 	if o.Namespace != "" {
 		if goes, err := u.goes(ctx, o.Namespace); err != nil || goes {
-			return ledger.StateReverted, fmt.Sprintf("%s is deleted with its namespace, or no longer exists", o), err
+			return ledger.StateReverted, fmt.Sprintf("%s is being deleted with its namespace, or no longer exists", o), err
 		}
 	}
 	var back restored
@@ -44,7 +44,7 @@ func (u undoing) patched(ctx context.Context) (ledger.State, string, error) {
 	return back.state, back.said + said, nil
 }
 
-// retry tries again if another client writes first.
+// retry retries if another client writes first.
 func retry(ctx context.Context, o Object, do func() error) error {
 	for attempt := 1; ; attempt++ {
 		err := do()
@@ -63,10 +63,10 @@ func retry(ctx context.Context, o Object, do func() error) error {
 type restored struct {
 	state ledger.State
 	said  string
-	// before is the object as it was read, and now the object with the restored values; they are the same if no value
-	// was restored. Both are nil if the object is not the patched one.
+	// before is the object as read, and now is the object with the restored values. They are the same if no value was
+	// restored. Both are nil if the object is not the patched one.
 	before, now *unstructured.Unstructured
-	// theirs are the edits whose values other clients have changed.
+	// theirs are the edits whose values have been changed by other clients.
 	theirs []kubeedit.Edit
 }
 
@@ -79,7 +79,7 @@ func (u undoing) takeBack(ctx context.Context, o Object) (restored, error) {
 		return restored{state: ledger.StateSuperseded, said: fmt.Sprintf("%s no longer exists", o)}, nil
 	case string(live.GetUID()) != o.UID:
 		return restored{state: ledger.StateSuperseded,
-			said: fmt.Sprintf("%s was not changed, because it is another object (UID %s, not %s)", o,
+			said: fmt.Sprintf("%s was not changed, because it is a different object (UID %s, not %s)", o,
 				live.GetUID(), o.UID)}, nil
 	}
 	one := restored{state: ledger.StateReverted, before: live, now: live}
@@ -96,17 +96,17 @@ func (u undoing) takeBack(ctx context.Context, o Object) (restored, error) {
 	switch {
 	case len(theirs) > 0:
 		one.state, one.theirs = ledger.StateSuperseded, theirs
-		one.said = fmt.Sprintf("%s: not changed, because another client has changed %s; it was %s before the patch", o,
+		one.said = fmt.Sprintf("%s: not restored, because another client has changed %s; the value was %s before the patch", o,
 			paths(theirs), was(theirs))
 	case len(back) == 0:
-		one.said = fmt.Sprintf("%s is already as it was", o)
+		one.said = fmt.Sprintf("%s is already in its original state", o)
 	default:
-		one.said = fmt.Sprintf("%s of %s is as it was", paths(back), o)
+		one.said = fmt.Sprintf("%s of %s restored", paths(back), o)
 	}
 	return one, nil
 }
 
-// withoutOurs returns a copy of an object in which the edits are taken back, the edits that this restores, and those
+// withoutOurs returns a copy of an object in which the edits are reverted, the edits that were reverted, and those
 // whose values other clients have changed.
 func (d *Data) withoutOurs(
 	live *unstructured.Unstructured,
@@ -124,7 +124,7 @@ func (d *Data) withoutOurs(
 	return desired, back, theirs
 }
 
-// checkSeal returns an error if only the ledger confirms the values of a record.
+// checkSeal returns an error if only the ledger confirms the values in a record.
 func (u undoing) checkSeal(ctx context.Context, o Object, edits []kubeedit.Edit) error {
 	return seal.Check(ctx, keeper(u.Dynamic), u.seal,
 		fmt.Sprintf("restore %s of %s manually (to %s) and revert again", paths(edits), o, was(edits)))

@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// DefaultImage has glibc and what else libcuda needs of a C library. node-problem-detector is built on the same.
+	// DefaultImage contains glibc and everything else that libcuda needs from a C library. node-problem-detector is
+	// based on the same image.
 	DefaultImage = "registry.k8s.io/build-image/debian-base:bookworm-v1.0.7@sha256:368abceecc1308e0913a6fd5ab89a513ee4268becefc2a82dbe616462b29a46b"
 	// GPUResource is the resource that the pod requests.
 	GPUResource = "nvidia.com/gpu"
@@ -24,24 +25,25 @@ const (
 	// programName is the program's file name, and therefore the name of its process in the driver's line.
 	programName = "gpufault-crash"
 	programDir  = "/gpufault"
-	// nobody is the user of the program, who needs no rights: the device files of the driver are open to all users.
+	// nobody is the user that runs the program. It needs no privileges, because the driver's device files are
+	// accessible to all users.
 	nobody = 65534
 )
 
-// Spec describes the pod that makes an error on a GPU of a node.
+// Spec describes the pod that causes an error on a GPU on a node.
 type Spec struct {
 	XID          int
 	Node         string
 	Namespace    string
 	Image        string
 	Pull         corev1.PullPolicy
-	RuntimeClass string // empty for the default of the node
-	Program      []byte // for the architecture of the node
-	// Deadline is the time after which the kubelet stops the pod, even if the client is gone.
+	RuntimeClass string // empty means the node's default
+	Program      []byte // for the node's architecture
+	// Deadline is the time after which the kubelet stops the pod, even if the client has died.
 	Deadline time.Duration
 }
 
-// Name returns the name of the pod and of its ConfigMap. A node has at most one of them.
+// Name returns the name of the pod and of its ConfigMap. A node has at most one of each.
 func (s Spec) Name() string { return "gpu-fault-xid-" + patch.Sum([]byte(s.Node))[:10] }
 
 // Manifests returns the ConfigMap with the program, and the pod.
@@ -65,8 +67,8 @@ func (s Spec) Manifests() ([]*unstructured.Unstructured, error) {
 	return all, nil
 }
 
-// pod returns a pod that Pod Security "restricted" admits. The scheduler places it, so that the GPU is counted and the
-// kubelet has it allocated by the device plugin.
+// pod returns a pod that Pod Security "restricted" admits. The scheduler places the pod, so that the GPU is counted and
+// the device plugin allocates it.
 func (s Spec) pod() corev1.PodSpec {
 	one := corev1.ResourceList{GPUResource: resource.MustParse("1")}
 	small := corev1.ResourceList{

@@ -12,12 +12,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// Codes returns the XIDs that the program can cause: an exception in a kernel (a misaligned store), a fault of the MMU
-// of the GPU (a store to an address that is not mapped), and a channel that stopped after an error of the software (a
-// failed assertion).
+// Codes returns the XIDs that the program can cause: an exception in a CUDA kernel (a misaligned store), a fault of the
+// GPU's MMU (a store to an address that is not mapped), and a channel that stopped after a software error (a failed
+// assertion).
 func Codes() []int { return []int{13, 31, 43} }
 
-// errorsOf returns the errors that CUDA reports to a process for what the program does.
+// errorsOf returns the errors that CUDA may report to a process for what the program does.
 func errorsOf(code int) []int {
 	switch code {
 	case 13:
@@ -29,20 +29,20 @@ func errorsOf(code int) []int {
 	}
 }
 
-// Outcome is what the program reports after its kernel.
+// Outcome is the program's report after its CUDA kernel has run.
 type Outcome struct {
 	XID   int
-	Error int      // of CUDA, such as 700
+	Error int      // CUDA error, such as 700
 	GPU   xid.UUID // GPU-...
 	PCI   xid.PCI
 }
 
-// CUDA returns the error for people: CUDA_ERROR_ILLEGAL_ADDRESS (700).
+// CUDA formats the error, such as CUDA_ERROR_ILLEGAL_ADDRESS (700).
 func (o Outcome) CUDA() string { return fmt.Sprintf("%s (%d)", cudafault.ErrorName(o.Error), o.Error) }
 
-// ProgramError is the program's own reason why it made no error on the GPU.
+// ProgramError is the reason, reported by the program, why it caused no error on the GPU.
 type ProgramError struct {
-	Refused bool // the program launched nothing, because the error could harm others
+	Refused bool // the program launched nothing, because the error could affect others
 	Text    string
 }
 
@@ -56,8 +56,8 @@ func (e *ProgramError) Error() string {
 // maxText is the maximum length of the program's text in an error, in bytes.
 const maxText = 300
 
-// clean makes a text of the container fit for messages. It may be anything, because the image and the driver's library
-// are not ours.
+// clean sanitizes text from the container for messages. It may contain anything, because the image and the driver's
+// library are not part of this tool.
 func clean(text string) string {
 	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "?"),
 		func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")
@@ -67,16 +67,16 @@ func clean(text string) string {
 	return text
 }
 
-// prefix begins the program's line.
+// prefix is the prefix of the program's line.
 const prefix = "gpufault "
 
-// ParseOutcome parses the termination message of the program for an XID. It returns a *ProgramError if that is what the
-// program reports.
+// ParseOutcome parses the program's termination message for an XID. It returns a *ProgramError if the program reports
+// one.
 func ParseOutcome(message string, code int) (Outcome, error) {
 	for line := range strings.Lines(message) {
 		text, ours := strings.CutPrefix(strings.TrimSpace(line), prefix)
 		if !ours {
-			continue // such as a message of the driver
+			continue // such as a message from the driver
 		}
 		kind, text, _ := strings.Cut(text, " ")
 		switch kind {
@@ -121,19 +121,19 @@ func parseResult(words []string) (Outcome, error) {
 	return Outcome{XID: int(code), Error: int(cudaError), GPU: gpu, PCI: pci}, nil
 }
 
-// check returns an error unless the outcome is what XID code looks like to a program.
+// check returns an error unless the outcome matches what programs see of the XID.
 func (o Outcome) check(code int) error {
 	switch {
 	case o.XID != code:
-		return fmt.Errorf("%w: it is about XID %d, not %d", errResult, o.XID, code)
+		return fmt.Errorf("%w: it is for XID %d, not %d", errResult, o.XID, code)
 	case !slices.Contains(errorsOf(code), o.Error):
-		return fmt.Errorf("CUDA reported %s, which is not the error of XID %d", o.CUDA(), code)
+		return fmt.Errorf("CUDA reported %s, which is not an error caused by XID %d", o.CUDA(), code)
 	}
 	return nil
 }
 
-// isIn reports whether a record of the kernel log is the line of the driver about the outcome. If the record is another
-// XID of the same GPU, other describes it.
+// isIn reports whether a kernel log record is the driver's line about the outcome. If the record is another XID on the
+// same GPU, other describes it.
 func (o Outcome) isIn(text string) (line bool, other string) {
 	event, _, err := xid.Parse(text)
 	if err != nil || event.Kind != xid.KindXID || event.PCI.String() != o.PCI.String() {
@@ -144,7 +144,7 @@ func (o Outcome) isIn(text string) (line bool, other string) {
 	case event.Code != o.XID:
 		return false, fmt.Sprintf("XID %d", event.Code)
 	case process != "" && !event.Process.Unknown && process != programName:
-		return false, fmt.Sprintf("XID %d of another process, %q", event.Code, process)
+		return false, fmt.Sprintf("XID %d from another process, %q", event.Code, process)
 	}
 	return true, ""
 }

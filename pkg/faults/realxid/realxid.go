@@ -1,8 +1,8 @@
-// Package realxid lets the NVIDIA driver itself report an XID: a pod that requests a GPU runs a program that makes an
-// error on it. Every reader sees such an XID: the kernel log, NVML's events, DCGM. Only the CUDA context of the program
-// ends.
+// Package realxid makes the NVIDIA driver itself report an XID: a pod that requests a GPU runs a program that causes an
+// error on it. All readers see such an XID: readers of the kernel log, of NVML's events and of DCGM. Only the program's
+// CUDA context is lost.
 //
-// The fault is proven by CUDA's error in the program, and by the driver's line in the kernel log, which a debug pod
+// The fault is verified by CUDA's error in the program, and by the driver's line in the kernel log, which a debug pod
 // reads.
 package realxid
 
@@ -26,39 +26,39 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// Pod is a debug pod that runs on a node. debugpod.Session implements it.
+// Pod is a debug pod running on a node. debugpod.Session implements it.
 type Pod interface {
 	ReadKernelLog(ctx context.Context, what api.ReadKernelLog) (*api.KernelRecords, error)
 	// Close deletes the pod, even if ctx is canceled.
 	Close(ctx context.Context) error
 }
 
-// Injection lets the driver report an XID on nodes.
+// Injection makes the driver report an XID on nodes.
 type Injection struct {
 	Client kubernetes.Interface
-	// Start creates a debug pod for a run on a node and waits until it runs.
+	// Start creates a debug pod for a run on a node and waits until it is running.
 	Start func(ctx context.Context, run ledger.Run, nodeName string, progress func(string)) (Pod, error)
-	// Waiting returns what the program's pod waits for, and an error if the pod will never run.
+	// Waiting returns what the program's pod is waiting for, and an error if the pod will never run.
 	Waiting func(*corev1.Pod) (string, error)
 	// Undo deletes the objects of a step.
 	Undo fault.Undoer
-	// Remains changes a step whose objects are deleted: what remains of it is the driver's line.
+	// Remains changes a step whose objects have been deleted, so that only the driver's line remains in it.
 	Remains func(*ledger.Step, Result)
 
 	mu      sync.Mutex
 	results map[string]Result
 }
 
-// Result is what happened on one node.
+// Result is the result for one node.
 type Result struct {
 	Outcome
-	// Line is the driver's line; nil if the kernel log could not be read.
+	// Line is the driver's line. It is nil if the kernel log could not be read.
 	Line *api.KernelRecord
-	// Unread is why the kernel log could not be read, or empty.
+	// Unread is the reason why the kernel log could not be read, or empty.
 	Unread string
 }
 
-// Result returns the result of a node, or false if its fault was not proven.
+// Result returns the result for a node, or false if its fault was not verified.
 func (in *Injection) Result(nodeName string) (Result, bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -66,7 +66,7 @@ func (in *Injection) Result(nodeName string) (Result, bool) {
 	return result, ok
 }
 
-// Change returns the change to one node. create creates the objects of the spec, and records their undo before.
+// Change returns the change to one node. create creates the objects in the spec, after recording their undo.
 func (in *Injection) Change(spec Spec, create fault.Change) fault.Change {
 	inner := create.Apply
 	create.Apply = func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
@@ -118,12 +118,12 @@ func (in *Injection) apply(
 
 const (
 	pollEvery = 300 * time.Millisecond
-	// lineTimeout is the time for the driver to write its line after the program has ended. Usually the line comes
+	// lineTimeout is the time for the driver to write its line after the program has exited. Usually, the line appears
 	// before CUDA reports the error.
 	lineTimeout = 20 * time.Second
 )
 
-// await waits until the program has ended, and returns its outcome.
+// await waits until the program has exited, and returns its outcome.
 func (in *Injection) await(ctx context.Context, spec Spec, progress func(string)) (Outcome, error) {
 	told := ""
 	for {
@@ -131,7 +131,7 @@ func (in *Injection) await(ctx context.Context, spec Spec, progress func(string)
 		waiting := ""
 		switch {
 		case apierrors.IsNotFound(err):
-			return Outcome{}, fmt.Errorf("pod %s/%s was deleted before its program ended", spec.Namespace, spec.Name())
+			return Outcome{}, fmt.Errorf("pod %s/%s was deleted before its program exited", spec.Namespace, spec.Name())
 		case err != nil:
 			waiting = err.Error()
 		default:
@@ -148,14 +148,14 @@ func (in *Injection) await(ctx context.Context, spec Spec, progress func(string)
 		}
 		select {
 		case <-ctx.Done():
-			return Outcome{}, fmt.Errorf("pod %s/%s did not end (%s): %w", spec.Namespace, spec.Name(),
-				cmp.Or(waiting, "its program is running"), context.Cause(ctx))
+			return Outcome{}, fmt.Errorf("pod %s/%s did not terminate (%s): %w", spec.Namespace, spec.Name(),
+				cmp.Or(waiting, "the program is running"), context.Cause(ctx))
 		case <-time.After(pollEvery):
 		}
 	}
 }
 
-// terminated returns the state of the program's container after its end, or nil.
+// terminated returns the state of the program's container after it has terminated, or nil.
 func terminated(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	for _, status := range pod.Status.ContainerStatuses {
 		if status.Name == Container {
@@ -165,9 +165,9 @@ func terminated(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	return nil
 }
 
-// waiting returns what the pod waits for, or an error if it will never run.
+// waiting returns what the pod is waiting for, or an error if it will never run.
 func (in *Injection) waiting(pod *corev1.Pod) (string, error) {
-	// Without a container, such as if the device plugin rejects the allocation.
+	// This happens without a container, for example if the device plugin rejects the allocation.
 	if pod.Status.Phase == corev1.PodFailed {
 		return "", errors.New(clean(strings.TrimSpace(pod.Status.Reason + ": " + pod.Status.Message)))
 	}
@@ -179,7 +179,7 @@ func (in *Injection) waiting(pod *corev1.Pod) (string, error) {
 	return in.Waiting(pod)
 }
 
-// noDriver is in the program's text if libcuda is not in its container.
+// noDriver is part of the program's message if libcuda is missing from its container.
 const noDriver = "load libcuda.so.1"
 
 func outcome(ended corev1.ContainerStateTerminated, code int) (Outcome, error) {
@@ -190,21 +190,21 @@ func outcome(ended corev1.ContainerStateTerminated, code int) (Outcome, error) {
 		return o, fmt.Errorf("%w; if pods with GPUs require a RuntimeClass in this cluster, specify it with --runtime-class",
 			err)
 	case err != nil && failed == nil:
-		return o, fmt.Errorf("%w (exit code %d, %s); its image must have glibc: specify another with --real-image", err,
+		return o, fmt.Errorf("%w (exit code %d, %s); the image must contain glibc: specify another image with --real-image", err,
 			ended.ExitCode, clean(ended.Reason))
 	}
 	return o, err
 }
 
-// log is the kernel log of a node, from a point before the program began.
+// log is a node's kernel log, starting at a point before the program started.
 type log struct {
 	pod    Pod
-	after  *uint64 // the sequence number of the last record before
+	after  *uint64 // sequence number of the last earlier record
 	unread error
 }
 
-// follow notes where the log ends. Every line of the driver counts as a record about GPUs, so that the last of these
-// records is enough.
+// follow records where the log ends. Every line from the driver counts as a record about GPUs, so the last of these
+// records is sufficient.
 func follow(ctx context.Context, pod Pod) log {
 	l := log{pod: pod}
 	found, err := pod.ReadKernelLog(ctx, api.ReadKernelLog{})
@@ -220,7 +220,7 @@ func follow(ctx context.Context, pod Pod) log {
 
 // find waits for the driver's line about the outcome.
 func (l log) find(ctx context.Context, o Outcome) (*api.KernelRecord, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, lineTimeout, fmt.Errorf("not within %s", lineTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, lineTimeout, fmt.Errorf("timed out after %s", lineTimeout))
 	defer cancel()
 	var unread error
 	for {
@@ -250,18 +250,18 @@ func (l log) find(ctx context.Context, o Outcome) (*api.KernelRecord, error) {
 
 // missing returns the error for a line that did not appear.
 func missing(o Outcome, others []string, read, cause error) error {
-	text := fmt.Sprintf("CUDA reported %s on %s, but the line of XID %d with address %s did not appear in the kernel log",
+	text := fmt.Sprintf("CUDA reported %s on %s, but no line for XID %d with address %s appeared in the kernel log",
 		o.CUDA(), o.GPU, o.XID, o.PCI)
 	if len(others) > 0 {
-		text += "; the GPU has others since the program began: " + strings.Join(others, ", ")
+		text += "; other XIDs on the GPU since the program started: " + strings.Join(others, ", ")
 	}
 	return errors.Join(fmt.Errorf("%s: %w", text, cause), read)
 }
 
-// forgetTimeout is the time to record that the objects are deleted, even if the user interrupts the run.
+// forgetTimeout is the timeout for recording that the objects have been deleted, even if the user interrupts the run.
 const forgetTimeout = 10 * time.Second
 
-// tidy deletes the step's objects, which have done their work.
+// tidy deletes the step's objects, which are no longer needed.
 func (in *Injection) tidy(ctx context.Context, r fault.Recorder, target ledger.Target, result Result) error {
 	run := r.Run()
 	i := slices.IndexFunc(run.Steps, func(s ledger.Step) bool { return s.Target.Same(target) })
@@ -288,7 +288,7 @@ func (r Result) evidence() []ledger.Evidence {
 	if r.Line == nil {
 		return append(all, ledger.Evidence{
 			Source: "kernel log", Time: time.Now().UTC(),
-			Text: "could not be read, so that only CUDA proves the XID: " + r.Unread,
+			Text: "could not be read, so CUDA's error is the only evidence of the XID: " + r.Unread,
 		})
 	}
 	return append(all, ledger.Evidence{

@@ -141,7 +141,7 @@ func TestUnreadableLog(t *testing.T) {
 	w := &world{status: ended(good), unread: errors.New("open /dev/kmsg: operation not permitted")}
 	evidence, err := w.apply(t)
 	if err != nil || len(evidence) != 2 ||
-		!strings.Contains(evidence[1].Text, "only CUDA proves the XID: open /dev/kmsg") {
+		!strings.Contains(evidence[1].Text, "CUDA's error is the only evidence of the XID: open /dev/kmsg") {
 		t.Errorf("%+v, %v", evidence, err)
 	}
 }
@@ -154,11 +154,11 @@ func TestNotProven(t *testing.T) {
 		want string
 	}{
 		"no line": {
-			world{status: ended(good), old: []string{line}}, "did not appear in the kernel log: not within 20s",
+			world{status: ended(good), old: []string{line}}, "appeared in the kernel log: timed out after 20s",
 		},
 		"other lines": {
 			world{status: ended(good), new: []string{strings.Replace(line, "31", "13", 1), "NVRM: other"}},
-			"the GPU has others since the program began: XID 13",
+			"other XIDs on the GPU since the program started: XID 13",
 		},
 		"refusal":   {world{status: ended("gpufault refused an MPS server shares it\n")}, "an MPS server shares it"},
 		"no driver": {world{status: ended("gpufault failed load libcuda.so.1: not found\n")}, "--runtime-class"},
@@ -168,7 +168,7 @@ func TestNotProven(t *testing.T) {
 				Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
 				Message: "0/2 nodes are available:\nInsufficient nvidia.com/gpu",
 			}}}},
-			"did not end (not scheduled: 0/2 nodes are available: Insufficient nvidia.com/gpu): not done within 1m0s",
+			"did not terminate (not scheduled: 0/2 nodes are available: Insufficient nvidia.com/gpu): not done within 1m0s",
 		},
 		"allocation": {
 			world{status: corev1.PodStatus{

@@ -62,7 +62,7 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 			map[string][]byte{
 				keyExercise: []byte(`{"apiVersion":"gpufault.dev/v2","kind":"Exercise","id":"scenario-x"}`),
 			},
-			"newer kubectl gpu-fault",
+			"newer version of kubectl gpu-fault",
 		},
 		"another name": {map[string][]byte{
 			keyExercise: []byte(`{"apiVersion":"gpufault.dev/v1alpha1","kind":"Exercise","id":"scenario-y"}`),

@@ -12,7 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// someHolders is the number of holders to name for each resource of a node.
+// someHolders is the maximum number of holders to name for each resource of a node.
 const someHolders = 4
 
 // allocation writes the table of GPU nodes: their resources, how many are in use, and by which pods.
@@ -116,7 +116,7 @@ func shareOf(n scheduler.NodeAllocation, c scheduler.ResourceCounts) htmlShare {
 	return s
 }
 
-// section returns the section about which pods hold the GPUs.
+// section returns the section that shows which pods hold the GPUs.
 func (a *htmlAllocation) section() markup.Part {
 	if a == nil {
 		return nil

@@ -7,7 +7,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// longest is the maximum number of bytes to show of a quoted line; -o json has the whole line.
+// longest is the maximum number of bytes of a quoted line to show; -o json contains the whole line.
 const longest = 1000
 
 func clean(text string) string { return printer.Clean(text) }

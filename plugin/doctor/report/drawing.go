@@ -7,7 +7,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/markup"
 )
 
-// section returns the cause graph; the style sheet shows the one of its two drawings that fits the width.
+// section returns the cause graph. It is drawn twice, and the style sheet shows the drawing that fits the width.
 func (g *htmlGraph) section() markup.Part {
 	if g == nil {
 		return nil

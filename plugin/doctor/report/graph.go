@@ -13,11 +13,11 @@ import (
 
 // Sizes of the cause graph, in pixels.
 const (
-	pageWidth         = 956 // of the page on a wide screen
+	pageWidth         = 956 // width of the page on a wide screen
 	leastBox, mostBox = 160, 216
 	boxHeight         = 44
 	columnGap, rowGap = 32, 14
-	treeBox, treeStep = 228, 24 // on a phone
+	treeBox, treeStep = 228, 24 // sizes on a phone
 	margin            = 14
 	letter, small     = 7.3, 6.6 // letter widths in the two lines of a box
 	maxBoxes          = 60
@@ -130,7 +130,7 @@ func drawTree(r doctor.Report, columns [][]int) htmlDrawing {
 	return d
 }
 
-// nearest reports whether no longer path connects the ends of an arrow. An arrow from a to c is redundant if there are
+// nearest reports whether an arrow is the longest path between its ends. An arrow from a to c is redundant if there are
 // arrows from a to b and from b to c.
 func nearest(r doctor.Report, e finding.Edge) bool {
 	seen, todo := map[int]bool{}, []int{e.From}
@@ -176,8 +176,8 @@ func shorten(text string, most int) string {
 	return text
 }
 
-// layered arranges the findings of the graph in columns: each to the right of all its causes, and near them within its
-// column.
+// layered arranges the findings of the graph in columns. Each finding is to the right of all its causes, and close to
+// them within its column.
 func layered(r doctor.Report) (columns [][]int, left int) {
 	linked := map[int]bool{}
 	for _, e := range r.Edges {
@@ -192,7 +192,7 @@ func layered(r doctor.Report) (columns [][]int, left int) {
 		}
 	}
 	depth := map[int]int{}
-	for range shown { // at most the steps of the longest possible path, so that cycles terminate
+	for range shown { // the length of the longest possible path, so that the loop terminates even if there are cycles
 		moved := false
 		for _, e := range r.Edges {
 			if slices.Contains(shown, e.From) && slices.Contains(shown, e.To) && depth[e.To] < depth[e.From]+1 &&

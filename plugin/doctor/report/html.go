@@ -10,13 +10,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
-// Limits of a page, so that a browser can open even a page about thousands of nodes.
+// Limits of a page that allow a browser to open even a page about thousands of nodes.
 const (
 	maxRows    = 200
 	maxObjects = 12
 )
 
-// htmlPage is the content of the page as sanitized text; package markup escapes it.
+// htmlPage is the content of the page as sanitized text. Package markup escapes it.
 type htmlPage struct {
 	Headline, LookedAt, Foot string
 	State                    string // error, warning, good
@@ -38,7 +38,7 @@ type htmlFinding struct {
 	Fix                                                      []string
 	Values, Commands                                         string
 	Evidence                                                 []htmlEvidence
-	Open                                                     bool // the evidence is unfolded
+	Open                                                     bool // whether the evidence is expanded
 	Consequences                                             []htmlFinding
 }
 
@@ -46,7 +46,7 @@ type htmlEvidence struct{ Place, Text string }
 
 type htmlBlind struct{ Why, Count, Checks, Objects string }
 
-// HTML writes the report as one self-contained page that works without network and without scripts.
+// HTML writes the report as one self-contained page that requires neither network access nor scripts.
 func HTML(w io.Writer, r doctor.Report, version string) error {
 	p := htmlPage{
 		Headline: Headline(r), LookedAt: LookedAt(r), State: "good", Layers: r.Layers,

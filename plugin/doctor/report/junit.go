@@ -11,9 +11,9 @@ import (
 )
 
 // JUnit writes a test suite for each layer and a test case for each check that ran. A case fails if its check found a
-// root cause at or above the severity of the gate. It is skipped if the check found nothing but could not check
-// everything; with a strict gate this is an error, unless reading the nodes was not requested. Other findings are its
-// output.
+// root cause at or above the severity of the gate. If the check found nothing but could not check everything, the case
+// is skipped; with a strict gate, this is an error unless reading the nodes was not requested. Other findings become
+// the output of the case.
 func JUnit(w io.Writer, r doctor.Report, checks []engine.Check, gate Gate) error {
 	all := junit.Report{Name: "kubectl gpu-fault doctor"}
 	for _, l := range r.Layers {
@@ -61,7 +61,7 @@ func junitOf(r doctor.Report, c engine.Check, gate Gate) junit.Case {
 	return one
 }
 
-// reasons returns why checks could not conclude, and about which objects.
+// reasons returns the reasons why checks could not reach a conclusion, with the objects concerned.
 func reasons(unknown []engine.Unknown) string {
 	var all []string
 	for _, b := range Blinds(doctor.Report{Unknown: unknown}) {
@@ -88,7 +88,7 @@ func of(all []engine.Unknown, check string) []engine.Unknown {
 	return found
 }
 
-// plain returns a finding as lines without color and without wrapping.
+// plain returns a finding as lines without color or wrapping.
 func plain(r doctor.Report, i int) string {
 	p := &page{Text: Text{Wide: true}, report: r}
 	if r.Items[i].Root {

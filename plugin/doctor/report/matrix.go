@@ -14,7 +14,7 @@ type htmlMatrix struct {
 	Layers []finding.Layer
 	Rows   []htmlRow
 	Legend []htmlCell
-	// Left describes the nodes that have no row.
+	// Left describes the nodes without a row.
 	Left string
 }
 
@@ -25,11 +25,11 @@ type htmlRow struct {
 
 type htmlCell struct{ Class, Sign, Words string }
 
-// allNodes is the number of nodes up to which every node has a row.
+// allNodes is the maximum number of nodes for which every node has a row.
 const allNodes = 40
 
-// newMatrix returns a matrix with a row for each GPU node, or, if there are many, for each unhealthy one. It returns
-// nil if there are no GPU nodes.
+// newMatrix returns a matrix with a row for each GPU node or, if there are many, for each unhealthy one. It returns nil
+// if there are no GPU nodes.
 func newMatrix(r doctor.Report) *htmlMatrix {
 	if len(r.Nodes) == 0 {
 		return nil
@@ -68,7 +68,7 @@ func newMatrix(r doctor.Report) *htmlMatrix {
 	return m
 }
 
-// isFine reports whether nothing was found on a node. What could not be checked is listed elsewhere.
+// isFine reports whether a node has no findings. Objects that could not be checked are listed elsewhere.
 func isFine(n doctor.NodeResult) bool {
 	for _, s := range n.Layers {
 		if slices.Contains([]doctor.State{doctor.Broken, doctor.Warned, doctor.Consequent}, s) {
@@ -78,7 +78,7 @@ func isFine(n doctor.NodeResult) bool {
 	return true
 }
 
-// cellOf represents a state by a color, by a sign for users who cannot distinguish colors, and by words.
+// cellOf represents a state by a color, by a symbol for users who cannot distinguish the colors, and by words.
 func cellOf(s doctor.State) htmlCell {
 	switch s {
 	case doctor.Broken:

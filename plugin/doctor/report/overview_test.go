@@ -85,7 +85,7 @@ func TestAffectedPods(t *testing.T) {
 func TestNodesThatNobodyAskedFor(t *testing.T) {
 	t.Parallel()
 	healthyWhy := engine.NotAsked +
-		": according to the API it looks healthy, or like others that were read (--all-gpu-nodes reads it too)"
+		": according to the API, it looks healthy or similar to nodes that were inspected (to include it, use --all-gpu-nodes)"
 	unknown := func(check, why string, nodes ...string) engine.Unknown {
 		u := engine.Unknown{Check: check, Why: why}
 		for _, n := range nodes {
@@ -104,11 +104,11 @@ func TestNodesThatNobodyAskedFor(t *testing.T) {
 				unknown("hw.xid", healthyWhy, "b", "a"),
 				unknown("hw.count", "GPUs on the PCI bus: "+healthyWhy, "a", "b"),
 			}, 0, false,
-			"2 GPU nodes look healthy according to the API and were not read: a, b. To complete 2 checks, run: kubectl gpu-fault doctor --all-gpu-nodes",
+			"2 GPU nodes look healthy according to the API and were not inspected: a, b. To complete 2 checks, run: kubectl gpu-fault doctor --all-gpu-nodes",
 		},
 		"some read": {
 			[]engine.Unknown{unknown("hw.xid", healthyWhy, "a", "b", "c", "d", "e")}, 1, false,
-			"5 GPU nodes look healthy according to the API, or like others that were read, and were not read: a, b, c and 2 more. To complete 1 check, run: kubectl gpu-fault doctor --all-gpu-nodes",
+			"5 GPU nodes were not inspected, because they look healthy according to the API or similar to inspected nodes: a, b, c and 2 more. To complete 1 check, run: kubectl gpu-fault doctor --all-gpu-nodes",
 		},
 		"others named": {
 			[]engine.Unknown{unknown("hw.xid", engine.NotAsked+": other nodes were named", "a")}, 1, false,
@@ -118,7 +118,7 @@ func TestNodesThatNobodyAskedFor(t *testing.T) {
 			[]engine.Unknown{
 				{Check: "hw.xid", Object: finding.Object{Kind: "Cluster"}, Why: "nodes were not read: --api-only"},
 			}, 0, true,
-			"No node was read, because of --api-only. To complete 1 check, omit it.",
+			"No nodes were inspected because of --api-only. To complete 1 check, omit it.",
 		},
 	} {
 		r := healthy()
@@ -132,9 +132,9 @@ func TestNodesThatNobodyAskedFor(t *testing.T) {
 			strings.Contains(text, "Could not check") || strings.Count(text, c.want) != 1 {
 			t.Errorf("%s: it is told as a failure, or not once:\n%s", name, text)
 		}
-		r.Unknown = append(r.Unknown, unknown("rt.x", "not read: the node is not Ready", "z"))
+		r.Unknown = append(r.Unknown, unknown("rt.x", "not inspected: the node is not Ready", "z"))
 		if text := written(t, Text{}, r); !strings.Contains(
-			text, "Could not check:\n  not read: the node is not Ready: rt.x on Node z\n",
+			text, "Could not check:\n  not inspected: the node is not Ready: rt.x on Node z\n",
 		) || Headline(r) != "no problem found, but not everything could be checked" {
 			t.Errorf("%s: what failed is not told besides:\n%s", name, text)
 		}

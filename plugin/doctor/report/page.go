@@ -69,7 +69,7 @@ func (p htmlPage) overview() markup.Part {
 			})), remark(left(len(all)-maxRows, "more"))))
 }
 
-// left returns how many more there are, or "" if there are none.
+// left returns a description of how many more there are, or "" if there are none.
 func left(n int, what string) string {
 	if n <= 0 {
 		return ""
@@ -117,7 +117,7 @@ func (f htmlFinding) card() markup.Part {
 func (f htmlFinding) more() string { return "and " + strconv.Itoa(f.More) + " more" }
 
 func (f htmlFinding) fix() markup.Part {
-	// Copying requires a script, so page.js shows the button.
+	// Copying requires a script, so the button is hidden until page.js shows it.
 	pasted := func(look, lines string) markup.Part {
 		button := markup.El("button", markup.Class("copy"), markup.Attr("type", "button"), markup.Attr("hidden", ""),
 			markup.Text("Copy"))

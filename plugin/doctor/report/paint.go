@@ -4,10 +4,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
-// paint colors text for terminals; the zero value does not change it.
+// paint colors text for terminals. The zero value leaves text unchanged.
 type paint struct{ on bool }
 
-// ECMA-48 codes. Every terminal has these sixteen colors, in the shades of its theme.
+// ECMA-48 codes. Every terminal supports these sixteen colors, in the shades of its theme.
 const (
 	bold   = "1"
 	faint  = "2"

@@ -14,7 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// The used parts of SARIF 2.1.0 (OASIS standard, 27 March 2020).
+// The parts of SARIF 2.1.0 (OASIS standard, 27 March 2020) that are used.
 type (
 	sarifLog struct {
 		Schema  string     `json:"$schema"`
@@ -87,11 +87,11 @@ const (
 	home        = "https://github.com/gpu-fault/kubectl-gpu-fault"
 )
 
-// maxLocations is the maximum number of objects of one result. SARIF readers reject more than a thousand.
+// maxLocations is the maximum number of objects in one result. SARIF readers reject more than a thousand.
 const maxLocations = 1000
 
 // SARIF writes the root causes as results, the checks as rules, and what could not be checked as notifications. With a
-// strict gate, each check that could not run is also an open result.
+// strict gate, each check that could not run also becomes an open result.
 func SARIF(w io.Writer, r doctor.Report, checks []engine.Check, gate Gate, version string) error {
 	run := sarifRun{ColumnKind: "unicodeCodePoints", Results: []sarifResult{}}
 	run.Tool.Driver = sarifDriver{
@@ -107,7 +107,7 @@ func SARIF(w io.Writer, r doctor.Report, checks []engine.Check, gate Gate, versi
 		if !f.Root {
 			continue
 		}
-		if _, known := index[f.ID]; !known { // the ID of a finding may differ from that of its check
+		if _, known := index[f.ID]; !known { // the ID of a finding may differ from its check's ID
 			index[f.ID] = len(run.Tool.Driver.Rules)
 			run.Tool.Driver.Rules = append(run.Tool.Driver.Rules,
 				sarifRuleOf(engine.Check{ID: f.ID, Layer: f.Layer, Title: f.Title, Doc: f.Doc}))
@@ -144,7 +144,7 @@ func SARIF(w io.Writer, r doctor.Report, checks []engine.Check, gate Gate, versi
 	return err
 }
 
-// Sources returns where a check's failure was seen, without the sources that are not public.
+// Sources returns the sources in which a check's failure is documented, without those that are not public.
 func Sources(c engine.Check) []string {
 	return slices.DeleteFunc(slices.Clone(c.Sources),
 		func(source string) bool { return strings.HasPrefix(source, "seed ") })
@@ -165,8 +165,8 @@ func sarifRuleOf(c engine.Check) sarifRule {
 	}
 }
 
-// sarifNotChecked returns a result for a check that could not conclude: SARIF's kind "open" means that there was not
-// enough information.
+// sarifNotChecked returns a result for a check that could not reach a conclusion. SARIF's kind "open" means that there
+// was not enough information.
 func sarifNotChecked(c engine.Check, rule int, unknown []engine.Unknown) sarifResult {
 	return sarifResult{
 		RuleID: c.ID, RuleIndex: rule, Kind: "open", Level: "none",

@@ -15,18 +15,18 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// Text is the format of the report for people.
+// Text is the report format for people.
 type Text struct {
 	Width int // in columns; 0 means unlimited
 	Color bool
-	// Wide shows all objects, consequences and evidence, and which pods hold the GPUs.
+	// Wide shows all objects, consequences and evidence, and the pods that hold the GPUs.
 	Wide bool
 }
 
-// widest is the maximum width of text, and the width without a terminal. Longer lines are hard to read.
+// widest is the maximum width of text, and the width to use without a terminal. Longer lines are hard to read.
 const widest = 100
 
-// WidthFor returns the width for a terminal with the given number of columns; 0 means no terminal.
+// WidthFor returns the text width for a terminal with the given number of columns. 0 means that there is no terminal.
 func WidthFor(columns int) int {
 	if columns <= 0 {
 		return widest
@@ -173,7 +173,7 @@ func (p *page) overview() {
 	}
 }
 
-// affected writes which pods are affected by a root cause.
+// affected writes the pods affected by a root cause.
 func (p *page) affected(root int) {
 	n := someAffected
 	if p.Wide {
@@ -193,7 +193,7 @@ func full(title string) string {
 	return text + "."
 }
 
-// capital capitalizes the first letter of a text, unless its first word is the name of a flag, a command or a file.
+// capital capitalizes the first letter of a text, unless its first word is the name of a flag, command or file.
 func capital(text string) string {
 	first, _, _ := strings.Cut(text, " ")
 	for _, r := range first {
@@ -208,7 +208,7 @@ func capital(text string) string {
 	return strings.ToUpper(first[:1]) + text[1:]
 }
 
-// instructions returns the lines of a fix's text.
+// instructions returns the text of a fix as lines.
 func instructions(text string) []string {
 	lines := quoted(text)
 	if len(lines) > 0 {
@@ -252,7 +252,7 @@ func (p *page) quote(e finding.Evidence) {
 	}
 }
 
-// age returns how long before the snapshot something happened, such as "3m ago".
+// age returns the time from an event to the snapshot, such as "3m ago".
 func age(now, then time.Time) string {
 	switch d := now.Sub(then); {
 	case d < -time.Minute: // the node's clock is ahead of the client's
@@ -298,14 +298,14 @@ func (p *page) fix(f finding.Finding) {
 			p.b.WriteString(strings.TrimRight("      "+line, " ") + "\n")
 		}
 	}
-	for _, command := range f.Fix.Commands { // unwrapped, so that it can be copied
+	for _, command := range f.Fix.Commands { // unwrapped, so that the command can be copied
 		for _, line := range verbatim(command) {
 			p.b.WriteString("      " + p.paint.in(bold, line) + "\n")
 		}
 	}
 }
 
-// verbatim returns lines to copy: sanitized, but never shortened.
+// verbatim returns lines to copy. They are sanitized, but never shortened.
 func verbatim(text string) []string {
 	var lines []string
 	for line := range strings.Lines(text) {
@@ -314,7 +314,7 @@ func verbatim(text string) []string {
 	return lines
 }
 
-// warnings writes the warnings briefly: title, objects, first quotation and fix.
+// warnings writes the warnings in short form: title, objects, first quotation and fix.
 func (p *page) warnings() {
 	for _, i := range Roots(p.report, finding.Warning) {
 		if p.Wide {
@@ -342,7 +342,7 @@ func (p *page) warnings() {
 	}
 }
 
-// explained lists what a warning explains.
+// explained lists the findings that a warning explains.
 func (p *page) explained(root int) {
 	var ids []string
 	for _, i := range Consequences(p.report, root) {
@@ -404,7 +404,7 @@ func (p *page) blinds() {
 	}
 }
 
-// unread writes which nodes were not read because this was not requested, which is not a failure.
+// unread writes which nodes were not read because reading them was not requested, which is not a failure.
 func (p *page) unread() {
 	if text := Unread(p.report); text != "" {
 		p.gap()
@@ -424,7 +424,7 @@ func (p *page) layers() {
 	}
 	for _, l := range p.report.Layers {
 		if l.Checks == 0 {
-			continue // findings of its checks are in other layers
+			continue // the findings of the layer's checks are in other layers
 		}
 		begin := fmt.Sprintf("%-*s  %-*s  ", name, l.Layer, checks, count.Of(l.Checks, "check"))
 		if l.NotRead == l.Checks {
@@ -451,7 +451,7 @@ func (p *page) layers() {
 	}
 }
 
-// Names returns what -o name prints: each root cause once, by the ID of its check.
+// Names returns the output of -o name: each root cause once, by the ID of its check.
 func Names(r doctor.Report) []string {
 	var names []string
 	for _, f := range r.Items {

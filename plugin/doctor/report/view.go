@@ -1,4 +1,4 @@
-// Package report prints doctor's conclusions: as text for people, as JUnit and SARIF for machines, and as an HTML page.
+// Package report prints doctor's conclusions as text for people, as JUnit and SARIF for machines, and as an HTML page.
 // Its only input is a doctor.Report. It sanitizes all strings that come from the cluster.
 package report
 
@@ -16,16 +16,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// Filter selects the findings to show, in every format.
+// Filter selects the findings to show in all formats.
 type Filter struct {
-	// Min is the lowest severity of root causes to show; empty means all. Their consequences are shown too.
+	// Min is the lowest severity of root causes to show. Empty means all. The consequences of these root causes are
+	// also shown.
 	Min finding.Severity
-	// Namespace hides findings that concern only workloads in other namespaces; empty means all.
+	// Namespace hides findings that concern only workloads in other namespaces. Empty means all.
 	Namespace string
 }
 
 // Apply returns the report with only the selected findings, and with matching counts and edges. The states of layers
-// and nodes do not change: they reflect all findings.
+// and nodes do not change, because they reflect all findings.
 func (f Filter) Apply(r doctor.Report) doctor.Report {
 	keep := make([]bool, len(r.Items))
 	for i, item := range r.Items {
@@ -59,7 +60,7 @@ func (f Filter) Apply(r doctor.Report) doctor.Report {
 	return r
 }
 
-// ordered returns the report with its root causes in the order of all formats: by severity, then by number of
+// ordered returns the report with its root causes in the order used by all formats: by severity, then by number of
 // consequences.
 func ordered(r doctor.Report) doctor.Report {
 	var order []int
@@ -111,13 +112,14 @@ func (f Filter) concerns(o finding.Object) bool {
 	return o.Namespace == "" || o.Namespace == f.Namespace || o.Kind == "DaemonSet"
 }
 
-// AtLeast reports whether the report has a root cause of this severity or worse.
+// AtLeast reports whether the report has a root cause with this severity or a higher one.
 func AtLeast(r doctor.Report, severity finding.Severity) bool {
 	return slices.ContainsFunc(r.Items,
 		func(f finding.Finding) bool { return f.Root && rank(f.Severity) <= rank(severity) })
 }
 
-// Roots returns the indexes of the root causes of a severity, starting with those that explain the most.
+// Roots returns the indexes of the root causes with the given severity, starting with those that explain the most
+// findings.
 func Roots(r doctor.Report, severity finding.Severity) []int {
 	var all []int
 	explains := map[int]int{}
@@ -131,7 +133,7 @@ func Roots(r doctor.Report, severity finding.Severity) []int {
 	return all
 }
 
-// Consequences returns the indexes of all findings that a finding explains, the nearest first.
+// Consequences returns the indexes of all findings that a finding explains, nearest first.
 func Consequences(r doctor.Report, root int) []int {
 	seen, found := map[int]bool{root: true}, []int{root}
 	for next := 0; next < len(found); next++ {
@@ -146,7 +148,7 @@ func Consequences(r doctor.Report, root int) []int {
 }
 
 // Affected returns the names of at most n pods affected by a root cause, user pods first. It omits the pods that are
-// the objects of the root cause itself. It returns "" if there are none.
+// objects of the root cause itself. It returns "" if there are none.
 func Affected(r doctor.Report, root, n int) string {
 	seen := map[string]bool{}
 	for _, o := range objects(r.Items[root]) {
@@ -176,7 +178,7 @@ func Affected(r doctor.Report, root, n int) string {
 	if len(all) == 1 {
 		word = "pod"
 	}
-	if len(all) <= n+1 { // "and 1 more" is no shorter than its name
+	if len(all) <= n+1 { // "and 1 more" is no shorter than the name
 		n = len(all)
 	}
 	text := "Affected: " + word + " " + strings.Join(all[:n], ", ")
@@ -197,9 +199,9 @@ func objects(f finding.Finding) []finding.Object {
 	return []finding.Object{f.Object}
 }
 
-// some names the first n objects, and counts the others: "Node a, Node b and 3 more". n 0 means all.
+// some names the first n objects and counts the others, as in "Node a, Node b and 3 more". If n is 0, it names all.
 func some(all []finding.Object, n int) string {
-	if n <= 0 || len(all) <= n+1 { // "and 1 more" is no shorter than its name
+	if n <= 0 || len(all) <= n+1 { // "and 1 more" is no shorter than the name
 		n = len(all)
 	}
 	var names []string
@@ -241,7 +243,7 @@ func Headline(r doctor.Report) string {
 	return "no problem found"
 }
 
-// LookedAt returns what was inspected, and when.
+// LookedAt returns a description of what was inspected, and when.
 func LookedAt(r doctor.Report) string {
 	s := r.Summary
 	nodes := count.Of(s.GPUNodes, "GPU node")
@@ -249,11 +251,11 @@ func LookedAt(r doctor.Report) string {
 	case s.GPUNodes == 0:
 		nodes = count.Of(s.Nodes, "node") + " without GPUs"
 	case s.NodesRead == 0:
-		nodes += " (not read by a pod)"
+		nodes += " (not inspected by pods)"
 	case s.NodesRead < s.GPUNodes:
-		nodes += fmt.Sprintf(" (%d of them read by a pod)", s.NodesRead)
+		nodes += fmt.Sprintf(" (%d of them inspected by pods)", s.NodesRead)
 	default:
-		nodes += " (read by a pod)"
+		nodes += " (inspected by pods)"
 	}
 	if s.GPUNodes > 0 && s.Nodes > s.GPUNodes {
 		nodes += fmt.Sprintf(" of %s", count.Of(s.Nodes, "node"))
@@ -273,14 +275,14 @@ func LookedAt(r doctor.Report) string {
 // sentence returns a title as part of a longer line.
 func sentence(title string) string { return strings.TrimSuffix(clean(title), ".") }
 
-// Blind is one reason why something could not be checked.
+// Blind is one reason why checks could not run, with the checks and objects concerned.
 type Blind struct {
 	Why     string
 	Checks  []string
 	Objects []finding.Object // only objects with a name
 }
 
-// Blinds groups what could not be checked by its reason, sorted by descending number of checks.
+// Blinds groups what could not be checked by reason, sorted by descending number of checks.
 func Blinds(r doctor.Report) []Blind {
 	var all []Blind
 	at := map[string]int{}
@@ -313,17 +315,17 @@ func failed(r doctor.Report) doctor.Report {
 	return r
 }
 
-// NotChecked returns what could not be checked although it was requested: for example, permissions were missing, a node
+// NotChecked returns what was requested but could not be checked, for example because permissions were missing, a node
 // could not be read, or a check failed.
 func NotChecked(r doctor.Report) []engine.Unknown {
 	return slices.DeleteFunc(slices.Clone(r.Unknown), engine.Unknown.NotAsked)
 }
 
-// Gate is the condition for a report to fail, for exit codes and machine-readable formats.
+// Gate is the condition for a report to fail. It determines the exit code and the result in machine-readable formats.
 type Gate struct {
 	// FailOn is the lowest severity of a root cause that makes the report fail.
 	FailOn finding.Severity
-	// Strict makes the report fail also if something could not be checked.
+	// Strict also makes the report fail if something could not be checked.
 	Strict bool
 }
 
@@ -335,15 +337,16 @@ func (g Gate) Fails(r doctor.Report) (fails bool, why string) {
 	}
 	if g.Strict && len(checks) > 0 {
 		why = count.Of(len(checks), "check") +
-			" could not run; --fail-on accepts this only with --allow-unknown"
+			" could not run; to accept this with --fail-on, also specify --allow-unknown"
 		if len(checks) == 1 {
-			why = "1 check could not run; --fail-on accepts this only with --allow-unknown"
+			why = "1 check could not run; to accept this with --fail-on, also specify --allow-unknown"
 		}
 	}
 	return why != "" || AtLeast(r, g.FailOn), why
 }
 
-// Unread describes the nodes that were not read because this was not requested. It returns "" if there are none.
+// Unread describes the nodes that were not read because reading them was not requested. It returns "" if there are
+// none.
 func Unread(r doctor.Report) string {
 	var nodes []string
 	checks, seen, why := map[string]bool{}, map[string]bool{}, ""
@@ -365,7 +368,7 @@ func Unread(r doctor.Report) string {
 	slices.Sort(nodes)
 	waits := "To complete " + count.Of(len(checks), "check") + ", "
 	if r.Snapshot.APIOnly {
-		return "No node was read, because of --api-only. " + waits + "omit it."
+		return "No nodes were inspected because of --api-only. " + waits + "omit it."
 	}
 	named := make([]finding.Object, len(nodes))
 	for i, name := range nodes {
@@ -378,11 +381,11 @@ func Unread(r doctor.Report) string {
 	text := count.Of(len(nodes), "GPU node")
 	switch {
 	case strings.Contains(why, "looks healthy") && len(nodes) == 1:
-		text += " looks healthy according to the API and was not read"
+		text += " looks healthy according to the API and was not inspected"
 	case strings.Contains(why, "looks healthy") && r.Summary.NodesRead == 0:
-		text += " look healthy according to the API and were not read"
+		text += " look healthy according to the API and were not inspected"
 	case strings.Contains(why, "looks healthy"):
-		text += " look healthy according to the API, or like others that were read, and were not read"
+		text += " were not inspected, because they look healthy according to the API or similar to inspected nodes"
 	default:
 		text += " " + was + " not selected"
 	}

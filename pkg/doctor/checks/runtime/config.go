@@ -65,7 +65,7 @@ func configurationChecks() []engine.Check {
 		{
 			ID: "rt.not-ready", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode},
 			Reads: "the runtime's response at the kubelet's endpoint; the reason why doctor's own pod did not start",
-			Title: "the container runtime does not serve the kubelet",
+			Title: "the container runtime does not respond to the kubelet",
 			Why: "nothing listens on the socket, the CRI plugin is not loaded, or CRI reports that the runtime " +
 				"is not ready; or doctor's own pod did not start on the node, for a reason other than its image",
 			Explains: noRuntime(), Sources: []string{"kubernetes#111591"}, Run: checkRuntimeNotReady,

@@ -64,7 +64,7 @@ func (c Call) String() string {
 	return fmt.Sprintf("%s %s %s/%s", c.Verb, resource, c.Namespace, c.Name)
 }
 
-// Hooks are called for every request of a client. If a hook returns an error, the request fails with it.
+// Hooks are called for every request from a client. If a hook returns an error, the request fails with that error.
 type Hooks struct {
 	Before func(Call) error // an error prevents the request from reaching the cluster
 	After  func(Call) error // an error means that the request took effect and the response was lost
