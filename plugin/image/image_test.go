@@ -73,7 +73,7 @@ func TestRefused(t *testing.T) {
 		"build " + file:                  "cannot write to directory",
 		"push":                           "requires one repository, as in:",
 		"push node":                      `invalid repository "node": must include a registry, such as registry.example.com/tools/node`,
-		"push a.example/n@sha256:00":     "leave it off",
+		"push a.example/n@sha256:00":     "must not have a digest",
 		"push https://a.example/n":       "must not have a scheme",
 		"push A.example/N":               "invalid image name",
 		"push a.example/n --timeout 0s":  "invalid value 0s for --timeout: must be greater than 0s",
@@ -91,7 +91,7 @@ func TestRefused(t *testing.T) {
 		"save n:mine -f x --format docker --platform linux/s390": "omit the tag",
 		"save N -f x": "invalid image name",
 		"save n:mine -f x --with-plugin=" + program:     "the image is recognized only by its tag: omit :mine",
-		"save n -f x --with-plugin=" + file:             "file is not a program for Linux",
+		"save n -f x --with-plugin=" + file:             "file is not a Linux program",
 		"push a.example/n --with-plugin=" + dir + "/no": "--with-plugin: open",
 	} {
 		stdout, _, err := execute(t, strings.Fields(line)...)
