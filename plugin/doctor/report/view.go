@@ -251,11 +251,11 @@ func LookedAt(r doctor.Report) string {
 	case s.GPUNodes == 0:
 		nodes = count.Of(s.Nodes, "node") + " without GPUs"
 	case s.NodesRead == 0:
-		nodes += " (not inspected by pods)"
+		nodes += " (not read by a pod)"
 	case s.NodesRead < s.GPUNodes:
-		nodes += fmt.Sprintf(" (%d of them inspected by pods)", s.NodesRead)
+		nodes += fmt.Sprintf(" (%d of them read by a pod)", s.NodesRead)
 	default:
-		nodes += " (inspected by pods)"
+		nodes += " (read by a pod)"
 	}
 	if s.GPUNodes > 0 && s.Nodes > s.GPUNodes {
 		nodes += fmt.Sprintf(" of %s", count.Of(s.Nodes, "node"))
