@@ -32,8 +32,7 @@ func ValidRun(run string) error {
 	return nil
 }
 
-// Without its runtime, the kubelet can neither run commands in pods nor stop pods, so no client could request a
-// restore.
+// Validate returns an error if the change is malformed. It does not access the node.
 func (c Change) Validate() error {
 	if len(c.Files) == 0 {
 		return errors.New("no file is specified")
