@@ -129,7 +129,7 @@ func DecodeState(data []byte) (State, error) {
 	}
 	count := r.u32(atNodeCount)
 	if count > maxNodes {
-		return State{}, fmt.Errorf("state file: %d nodes, more than %d", count, maxNodes)
+		return State{}, fmt.Errorf("state file: too many nodes: %d, but the maximum is %d", count, maxNodes)
 	}
 	for i := range int(count) {
 		s.Nodes = append(s.Nodes, fmt.Sprintf("#%016x", r.u64(span{atNodes.at + 8*i, 8})))

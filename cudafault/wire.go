@@ -49,9 +49,9 @@ func (w *writer) u64(f span, v uint64) { binary.LittleEndian.PutUint64(w.buf[f.a
 func (w *writer) text(f span, what, text string) {
 	switch {
 	case len(text) >= f.size:
-		w.fail("%s %q has %d bytes, more than %d", what, text, len(text), f.size-1)
+		w.fail("%s %q has %d bytes, but the maximum is %d", what, text, len(text), f.size-1)
 	case strings.ContainsRune(text, 0):
-		w.fail("%s %q holds a NUL", what, text)
+		w.fail("%s %q contains a NUL", what, text)
 	default:
 		copy(w.buf[f.at:], text)
 	}
@@ -115,7 +115,7 @@ func (w *writer) mask(what string, list []int) uint64 {
 
 func (w *writer) nodes(names []string) {
 	if len(names) > maxNodes {
-		w.fail("%d nodes, more than %d", len(names), maxNodes)
+		w.fail("too many nodes: %d, but the maximum is %d", len(names), maxNodes)
 		return
 	}
 	w.u32(atNodeCount, uint32(len(names)))

@@ -15,7 +15,7 @@ import (
 
 // The steps of a simulated remediation, in order.
 const (
-	SimulateDetect   = "detect"   // start when a detector reports the node, instead of at the proof of the fault
+	SimulateDetect   = "detect"   // start when a detector reports the node, instead of at the verification of the fault
 	SimulateCordon   = "cordon"   // make the node unschedulable
 	SimulateDrain    = "drain"    // evict the node's pods
 	SimulateUncordon = "uncordon" // make the node schedulable again

@@ -45,7 +45,7 @@ func (e Edit) Validate() error {
 	case len(e.Was)+len(e.Ours) == 0 || !valid(e.Was) || !valid(e.Ours):
 		return fmt.Errorf("%s: invalid values in an edit", e.Path)
 	case e.Made < 0 || e.Made > len(e.Path) || e.At < 0:
-		return fmt.Errorf("%s: invalid numbers in an edit", e.Path)
+		return fmt.Errorf("%s: index or count out of range in an edit", e.Path)
 	}
 	return nil
 }

@@ -148,8 +148,8 @@ func (r *runs) of(id string) knownRun {
 	}
 }
 
-// aiming returns a run that has not ended and changes the object.
-func (r *runs) aiming(kind, namespace, name string) (string, knownRun) {
+// openFor returns the ID and the state of an open run that changes the object.
+func (r *runs) openFor(kind, namespace, name string) (string, knownRun) {
 	for id, known := range r.byID {
 		if known.standing < ended {
 			continue
