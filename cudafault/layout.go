@@ -70,7 +70,7 @@ func (s State) Encode() ([]byte, error) {
 	w.share("probability", s.Probability)
 	w.u32(atProbability, probabilityBits(s.Probability))
 	if s.Flags > allFlags {
-		w.fail("flags %#x are not known", uint32(s.Flags))
+		w.fail("unknown flags: %#x", uint32(s.Flags))
 	}
 	w.u32(atFlags, uint32(s.Flags))
 	w.u64(atSeed, s.Seed)
@@ -95,7 +95,7 @@ func (s State) Encode() ([]byte, error) {
 	w.code(atNVMLXID, "XID of the NVML event", s.NVMLXID)
 	w.code(atNVMLECC, "number of ECC errors", s.NVMLECC)
 	if s.NVMLRows > allRows {
-		w.fail("rows %#x are not known", uint32(s.NVMLRows))
+		w.fail("unknown rows: %#x", uint32(s.NVMLRows))
 	}
 	w.u32(atNVMLRows, uint32(s.NVMLRows))
 	if w.err != nil {

@@ -72,6 +72,7 @@ type chainsaw struct {
 	open []int // the runs that are not reverted yet
 }
 
+// useRun is the fix for a field that Chainsaw does not support.
 const useRun = "remove it, or use `kubectl gpu-fault run`"
 
 // Chainsaw returns the experiment as a Kyverno Chainsaw test that runs this tool. more returns additional flags for a

@@ -109,7 +109,8 @@ func (s *simulator) work(ctx context.Context, seen moment) {
 	}
 }
 
-// detects returns a predicate for the entries that start the remediation; nil if it starts at the proof of a fault.
+// detects returns a predicate for the entries that start the remediation, or nil if the verification of a fault starts
+// it.
 func (s *simulator) detects() func(Entry) bool {
 	if !s.does(SimulateDetect) {
 		return nil

@@ -174,7 +174,7 @@ func (e Edit) restore(object map[string]any, now, was any) (changed, theirs bool
 }
 
 // restoreAt sets a value and creates the missing objects around it, but no list elements, because another client has
-// removed those.
+// removed them.
 func restoreAt(object map[string]any, at Path, value any) bool {
 	for len(at) > 1 {
 		if parent, ok := Get(object, at[:len(at)-1]); ok && parent != nil {

@@ -139,7 +139,7 @@ func (e Engine) find(ctx context.Context, node string) (*corev1.Pod, map[string]
 	return nil, nil, why
 }
 
-// components are those whose pods may have a host engine, in the order in which they are queried.
+// components are the components whose pods may have a host engine, in the order in which they are queried.
 var components = []facts.Component{facts.DCGM, facts.DCGMExporter}
 
 // podsOn returns the running pods of the components on a node.
