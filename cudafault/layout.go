@@ -70,7 +70,7 @@ func (s State) Encode() ([]byte, error) {
 	w.share("probability", s.Probability)
 	w.u32(atProbability, probabilityBits(s.Probability))
 	if s.Flags > allFlags {
-		w.fail("flags %#x are not known", uint32(s.Flags))
+		w.fail("unknown flags: %#x", uint32(s.Flags))
 	}
 	w.u32(atFlags, uint32(s.Flags))
 	w.u64(atSeed, s.Seed)
@@ -95,7 +95,7 @@ func (s State) Encode() ([]byte, error) {
 	w.code(atNVMLXID, "XID of the NVML event", s.NVMLXID)
 	w.code(atNVMLECC, "number of ECC errors", s.NVMLECC)
 	if s.NVMLRows > allRows {
-		w.fail("rows %#x are not known", uint32(s.NVMLRows))
+		w.fail("unknown rows: %#x", uint32(s.NVMLRows))
 	}
 	w.u32(atNVMLRows, uint32(s.NVMLRows))
 	if w.err != nil {
@@ -129,7 +129,7 @@ func DecodeState(data []byte) (State, error) {
 	}
 	count := r.u32(atNodeCount)
 	if count > maxNodes {
-		return State{}, fmt.Errorf("state file: %d nodes, more than %d", count, maxNodes)
+		return State{}, fmt.Errorf("state file: too many nodes: %d, but the maximum is %d", count, maxNodes)
 	}
 	for i := range int(count) {
 		s.Nodes = append(s.Nodes, fmt.Sprintf("#%016x", r.u64(span{atNodes.at + 8*i, 8})))

@@ -136,12 +136,12 @@ func TestEncodeRefuses(t *testing.T) {
 		change func(*State)
 		want   string
 	}{
-		"run":         {func(s *State) { s.Run = strings.Repeat("r", 32) }, "more than 31"},
-		"process":     {func(s *State) { s.Process = strings.Repeat("p", 64) }, "more than 63"},
-		"function":    {func(s *State) { s.Function = strings.Repeat("f", 64) }, "more than 63"},
+		"run":         {func(s *State) { s.Run = strings.Repeat("r", 32) }, "the maximum is 31"},
+		"process":     {func(s *State) { s.Process = strings.Repeat("p", 64) }, "the maximum is 63"},
+		"function":    {func(s *State) { s.Function = strings.Repeat("f", 64) }, "the maximum is 63"},
 		"NUL":         {func(s *State) { s.Run = "a\x00b" }, "NUL"},
 		"rank":        {func(s *State) { s.Rank = -2 }, "rank -2"},
-		"nodes":       {func(s *State) { s.Nodes = many }, "65 nodes"},
+		"nodes":       {func(s *State) { s.Nodes = many }, "too many nodes: 65"},
 		"empty node":  {func(s *State) { s.Nodes = []string{""} }, "empty"},
 		"device":      {func(s *State) { s.Devices = []int{64} }, "device 64"},
 		"hidden":      {func(s *State) { s.Hide = []int{-1} }, "hidden device -1"},

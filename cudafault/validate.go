@@ -166,7 +166,7 @@ func (f Fault) checkDevices() error {
 		}
 	}
 	if len(f.Nodes) > maxNodes {
-		return fmt.Errorf("too many nodes: %d, and the maximum is %d; to affect all nodes, specify none", len(f.Nodes),
+		return fmt.Errorf("too many nodes: %d, but the maximum is %d; to affect all nodes, specify none", len(f.Nodes),
 			maxNodes)
 	}
 	if f.Rank != nil && (*f.Rank < 0 || *f.Rank > math.MaxInt32) {

@@ -70,7 +70,7 @@ func TestValidateRefuses(t *testing.T) {
 		},
 		"rank": {Fault{XID: 79, Scope: Scope{Rank: pointer(-1)}}, "invalid value -1 for --rank"},
 		"nodes": {
-			Fault{XID: 79, Scope: Scope{Nodes: make([]string, 65)}}, "too many nodes: 65, and the maximum is 64",
+			Fault{XID: 79, Scope: Scope{Nodes: make([]string, 65)}}, "too many nodes: 65, but the maximum is 64",
 		},
 		"layer":            {Fault{XID: 79, Layer: "kernel"}, "invalid value \"kernel\" for --layer"},
 		"runtime and nvml": {Fault{XID: 79, NVML: pointer(15), Layer: LayerRuntime}, "--nvml requires --layer driver"},

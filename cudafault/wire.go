@@ -49,9 +49,9 @@ func (w *writer) u64(f span, v uint64) { binary.LittleEndian.PutUint64(w.buf[f.a
 func (w *writer) text(f span, what, text string) {
 	switch {
 	case len(text) >= f.size:
-		w.fail("%s %q has %d bytes, more than %d", what, text, len(text), f.size-1)
+		w.fail("%s %q has %d bytes, but the maximum is %d", what, text, len(text), f.size-1)
 	case strings.ContainsRune(text, 0):
-		w.fail("%s %q holds a NUL", what, text)
+		w.fail("%s %q contains a NUL", what, text)
 	default:
 		copy(w.buf[f.at:], text)
 	}
@@ -82,14 +82,14 @@ func (w *writer) count(what string, d, unit time.Duration, most int64) uint64 {
 
 func (w *writer) code(f span, what string, code int) {
 	if code < 0 || code > math.MaxInt32 {
-		w.fail("%s %d is not 0 to %d", what, code, math.MaxInt32)
+		w.fail("invalid %s %d: must be 0 to %d", what, code, math.MaxInt32)
 	}
 	w.u32(f, uint32(code))
 }
 
 func (w *writer) classes(f span, c Class) {
 	if c > allClasses {
-		w.fail("classes %#x are not known", uint32(c))
+		w.fail("unknown classes: %#x", uint32(c))
 	}
 	w.u32(f, uint32(c))
 }
@@ -97,7 +97,7 @@ func (w *writer) classes(f span, c Class) {
 // share fails unless p is from 0 to 1. NaN fails too, because its comparisons are false.
 func (w *writer) share(what string, p float64) {
 	if !(p >= 0 && p <= 1) {
-		w.fail("%s %g is not 0 to 1", what, p)
+		w.fail("invalid %s %g: must be 0 to 1", what, p)
 	}
 }
 
@@ -105,7 +105,7 @@ func (w *writer) mask(what string, list []int) uint64 {
 	var mask uint64
 	for _, d := range list {
 		if d < 0 || d >= maxDevices {
-			w.fail("%s %d is not 0 to %d", what, d, maxDevices-1)
+			w.fail("invalid %s %d: must be 0 to %d", what, d, maxDevices-1)
 			continue
 		}
 		mask |= 1 << d
@@ -115,7 +115,7 @@ func (w *writer) mask(what string, list []int) uint64 {
 
 func (w *writer) nodes(names []string) {
 	if len(names) > maxNodes {
-		w.fail("%d nodes, more than %d", len(names), maxNodes)
+		w.fail("too many nodes: %d, but the maximum is %d", len(names), maxNodes)
 		return
 	}
 	w.u32(atNodeCount, uint32(len(names)))

@@ -40,7 +40,7 @@ type Runner struct {
 	Helper func(arch string) ([]byte, error)
 	// Sum returns the state of the hash after the helper, such as helper.Sum. If it is nil, each pod computes it.
 	Sum func(arch string) (hash.Cloner, error)
-	// StartTimeout is the timeout for a pod to run. The default is one minute.
+	// StartTimeout is the maximum time to wait for a pod to be running. The default is one minute.
 	StartTimeout time.Duration
 	// Progress, if set, is called with short progress messages. The calls for one pod are not concurrent.
 	Progress func(text string)
@@ -52,7 +52,7 @@ func NewRunner(client kubernetes.Interface, config *rest.Config, helper func(arc
 }
 
 // Start creates the pod and returns when it is running. If this fails or ctx ends, Start deletes the pod; the error
-// reports whether the pod could not be deleted. A *StartError describes why the pod is not running.
+// includes any failure to delete it. A *StartError describes why the pod is not running.
 func (r *Runner) Start(ctx context.Context, spec Spec) (*Session, error) {
 	program, err := r.Helper(spec.Arch) // get the program before anything is created
 	if err != nil {

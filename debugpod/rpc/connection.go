@@ -136,7 +136,7 @@ func (c *connection) leave(ctx context.Context) {
 	}
 }
 
-// wakeWith wakes the goroutines that are waiting for a change when ctx ends, until the returned function is called.
+// wakeWith arranges for goroutines that wait for a change to wake up when ctx ends. The returned function cancels this.
 func (c *connection) wakeWith(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() {
 		c.mu.Lock()

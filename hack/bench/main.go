@@ -112,7 +112,7 @@ func (b *bench) main(ctx context.Context, what, format string) error {
 	return r.verdict()
 }
 
-// choose returns the measurements that a list of names selects, in their own order.
+// choose returns the measurements that a list of names selects, in the order of measurements.
 func choose(what string) ([]measurement, error) {
 	if what == "" {
 		return measurements, nil

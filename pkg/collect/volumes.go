@@ -44,7 +44,7 @@ func (c *collector) volumes(ctx context.Context) error {
 	return nil
 }
 
-// refusedFor reports whether the scheduler's message about a pod is of a kind.
+// refusedFor reports whether the scheduler's message about a pod satisfies kind.
 func refusedFor(pod *corev1.Pod, kind func(message string) bool) bool {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodScheduled && kind(condition.Message) {
@@ -54,8 +54,8 @@ func refusedFor(pod *corev1.Pod, kind func(message string) bool) bool {
 	return false
 }
 
-// volume collects the place of the volume that is bound to a claim, or the claim if none is. The rest of a volume, such
-// as the attributes of its driver, does not matter.
+// volume collects the location of the volume that is bound to a claim, or the claim if no volume is bound. The rest of
+// a volume, such as the attributes of its driver, does not matter.
 func (c *collector) volume(ctx context.Context, namespace, claim string) error {
 	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()

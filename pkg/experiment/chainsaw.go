@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/reaction"
 )
 
-// The parts of a Kyverno Chainsaw Test that are needed.
+// The fields of a Kyverno Chainsaw Test that this package uses.
 type (
 	chainsawTest struct {
 		APIVersion string            `yaml:"apiVersion"`
@@ -72,25 +72,30 @@ type chainsaw struct {
 	open []int // the runs that are not reverted yet
 }
 
+// useRun is the fix for a field that Chainsaw does not support.
+const useRun = "remove it, or use `kubectl gpu-fault run`"
+
 // Chainsaw returns the experiment as a Kyverno Chainsaw test that runs this tool. more returns additional flags for a
 // command line. Chainsaw returns an error for anything that cannot be expressed such that the test passes and fails
 // like the experiment.
 func (e *Experiment) Chainsaw(ctx context.Context, more func(line []string) []string) ([]byte, error) {
 	switch {
 	case e.Repeat > 1:
-		return nil, errors.New("repeat cannot be expressed: remove it, and run chainsaw test --repeat-count")
+		return nil, errors.New(
+			"repeat cannot be expressed in Chainsaw: remove it, and run `chainsaw test --repeat-count`")
 	case len(e.Steady) > 0:
-		return nil, errors.New("steady cannot be expressed: Chainsaw has no such checks; remove it, or use run")
+		return nil, errors.New("steady cannot be expressed in Chainsaw, which has no such checks; " + useRun)
 	case e.Abort != Abort{}:
 		return nil, errors.New(
-			"abort cannot be expressed: Chainsaw observes nothing else while it waits; remove it, or use run")
+			"abort cannot be expressed in Chainsaw, which observes nothing else while it waits; " + useRun)
 	case len(e.Load) > 0:
-		return nil, errors.New("load cannot be expressed: Chainsaw sends no requests; remove it, or use run")
+		return nil, errors.New("load cannot be expressed in Chainsaw, which sends no requests; " + useRun)
 	case len(e.SimulateRemediation) > 0:
-		return nil, errors.New("simulateRemediation cannot be expressed: remove it, or use run")
+		return nil, errors.New("simulateRemediation cannot be expressed in Chainsaw: " + useRun)
 	case e.Target.Selector != "":
 		return nil, errors.New(
-			"target: a selector cannot be expressed, because the nodes must be known to observe reactions: specify --node")
+			"target: a selector cannot be expressed in Chainsaw, because the nodes must be known to observe " +
+				"reactions: specify --node")
 	}
 	c := &chainsaw{Experiment: e, more: more, step: chainsawStep{Name: e.Metadata.Name}}
 	for i := 0; i < len(e.Steps); {
@@ -151,7 +156,8 @@ func (c *chainsaw) begin(ctx context.Context, s Step, expected expectedOf) error
 		}
 	case expected.reactions():
 		return errors.New(
-			"a reaction cannot be expressed without a preceding fault: only commands that inject observe reactions")
+			"a reaction without a preceding fault cannot be expressed in Chainsaw: " +
+				"only commands that inject observe reactions")
 	case s.Revert != nil:
 		c.revert()
 	}
@@ -182,7 +188,7 @@ func (x *expectedOf) reactions() bool { return len(x.expect)+len(x.not) > 0 }
 // add adds the expectations of a step. later is set if other steps are between it and the fault.
 func (x *expectedOf) add(s Step, later bool) error {
 	if len(s.Parallel) > 0 {
-		return errors.New("parallel cannot be expressed: Chainsaw runs one operation after the other")
+		return errors.New("parallel cannot be expressed in Chainsaw, which runs one operation after the other")
 	}
 	for _, e := range s.Expect {
 		if err := x.one(e, false, later); err != nil {
@@ -204,13 +210,13 @@ func (x *expectedOf) one(e Expectation, not, later bool) error {
 	}
 	switch {
 	case e.Check != nil || e.Steady != "":
-		return errors.New("a check cannot be expressed: Chainsaw has no such checks")
+		return errors.New("a check cannot be expressed in Chainsaw, which has no such checks")
 	case e.Node != nil && not:
 		return errors.New(
-			"expect-not with a node cannot be expressed: Chainsaw's error operation passes as soon as the node differs, " +
-				"and does not wait; expect a reaction instead")
+			"expect-not with a node cannot be expressed in Chainsaw: its error operation passes as soon as the node " +
+				"differs, and does not wait; expect a reaction instead")
 	case e.Node != nil && p.test != nil:
-		return errors.New("an expression over all nodes cannot be expressed: specify a part of the node")
+		return errors.New("an expression over all nodes cannot be expressed in Chainsaw: specify a part of the node")
 	case e.Node != nil && (x.any() || later):
 		return errors.New(
 			"a node can be expected only directly after a fault, without other expectations: Chainsaw's timeout " +
@@ -220,10 +226,10 @@ func (x *expectedOf) one(e Expectation, not, later bool) error {
 		return nil
 	case x.node != nil:
 		return errors.New(
-			"a reaction cannot be expressed after a node: " +
-				"the fault's command waits for the reaction, so the time would count twice")
+			"a reaction after a node cannot be expressed in Chainsaw: " +
+				"the fault's command waits for the reaction, so the waiting time would be counted twice")
 	case e.Pod != "":
-		return errors.New("pod cannot be expressed: --expect has no such filter")
+		return errors.New("pod cannot be expressed in Chainsaw: --expect has no such filter")
 	}
 	return x.reaction(p, not)
 }
@@ -237,9 +243,9 @@ func (x *expectedOf) reaction(p *pending, not bool) error {
 	}
 	switch {
 	case strings.ContainsAny(p.By, ",\"\n"):
-		return fmt.Errorf("by %q cannot be expressed: --expect is a list", p.By)
+		return fmt.Errorf("by %q cannot be expressed in Chainsaw: --expect is a comma-separated list", p.By)
 	case limit < time.Second || limit > 24*time.Hour:
-		return fmt.Errorf("%s cannot be expressed: --within must be 1s to 24h", limit)
+		return fmt.Errorf("%s cannot be expressed in Chainsaw: --within must be 1s to 24h", limit)
 	case slices.Contains(x.expect, word) || slices.Contains(x.not, word):
 		return errors.New("the same reaction cannot be expected twice for one fault")
 	case x.limits[p.name] != 0 && x.limits[p.name] != limit:
@@ -285,17 +291,18 @@ func (c *chainsaw) inject(ctx context.Context, i Inject, expected expectedOf) er
 		return err
 	}
 	if expected.reactions() && len(lines) > 1 {
-		return errors.New("reactions to several layers cannot be expressed: " +
+		return errors.New("reactions to several layers cannot be expressed in Chainsaw: " +
 			"the command for the last layer does not observe the first one")
 	}
 	for _, line := range lines {
 		isCUDA := line[0] == LayerCUDA
 		switch {
 		case slices.Contains(line, "RUN"), isCUDA && len(line) > 1 && line[1] != "inject":
-			return errors.New("a command that changes an earlier run cannot be expressed: " +
+			return errors.New("a command that changes an earlier run cannot be expressed in Chainsaw: " +
 				"Chainsaw does not know which runs to revert")
 		case isCUDA && expected.reactions():
-			return errors.New("a reaction to a CUDA fault cannot be expressed: the command cuda does not support --expect")
+			return errors.New("a reaction to a CUDA fault cannot be expressed in Chainsaw: " +
+				"the command cuda does not support --expect")
 		case isCUDA && c.Target.Namespace == "":
 			return errors.New("the workload has no namespace: specify -n")
 		}

@@ -48,7 +48,8 @@ func asNode(part map[string]any) (map[string]any, error) {
 	}
 	var node corev1.Node
 	if err := json.Unmarshal(raw, &node); err != nil {
-		return nil, fmt.Errorf("does not have the types of a node, so the part cannot be expressed: %w", err)
+		return nil,
+			fmt.Errorf("does not have the types of a node, so the part cannot be expressed in Chainsaw: %w", err)
 	}
 	if raw, err = json.Marshal(node); err != nil {
 		return nil, err
@@ -88,7 +89,8 @@ func kept(given, back any, path string) error {
 	if same {
 		return nil
 	}
-	return fmt.Errorf("%s is not a value that the API server writes for this field, so it cannot be expressed",
+	return fmt.Errorf(
+		"%s is not a value that the API server writes for this field, so it cannot be expressed in Chainsaw",
 		strings.TrimPrefix(path, "."))
 }
 
@@ -99,7 +101,7 @@ func assertion(part map[string]any, path string) (map[string]any, error) {
 	for _, key := range slices.Sorted(maps.Keys(part)) {
 		path := path + "." + key
 		if isExpression(key) || strings.ContainsAny(key, "\"\\`") {
-			return nil, fmt.Errorf("%s cannot be expressed: Chainsaw would evaluate it", path)
+			return nil, fmt.Errorf("%s cannot be expressed in Chainsaw, which would evaluate it", path)
 		}
 		switch value := part[key].(type) {
 		case map[string]any:
@@ -127,7 +129,7 @@ func assertion(part map[string]any, path string) (map[string]any, error) {
 			all[key] = true
 		case string:
 			if isExpression(value) {
-				return nil, fmt.Errorf("%s cannot be expressed: Chainsaw would evaluate it", path)
+				return nil, fmt.Errorf("%s cannot be expressed in Chainsaw, which would evaluate it", path)
 			}
 			all[key] = value
 		default:
@@ -155,7 +157,7 @@ func containing(list string, item any) (string, error) {
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
 		value, err := literal(fields[key])
 		if err != nil || strings.ContainsAny(key, "\"\\`") {
-			return "", fmt.Errorf("%s cannot be expressed: the items of a list must have plain fields", key)
+			return "", fmt.Errorf("%s cannot be expressed in Chainsaw: the items of a list must have plain fields", key)
 		}
 		if fields[key] == false {
 			tests = append(tests, "!\""+key+"\"")
@@ -176,5 +178,5 @@ func literal(value any) (string, error) {
 	case bool, float64:
 		return fmt.Sprintf("`%v`", value), nil
 	}
-	return "", fmt.Errorf("%v cannot be expressed: must be a plain string, a number, true or false", value)
+	return "", fmt.Errorf("%v cannot be expressed in Chainsaw: must be a plain string, a number, true or false", value)
 }

@@ -59,8 +59,8 @@ type Outcome struct {
 	State  State `json:"state"`
 	Met    int   `json:"met"`
 	Rounds int   `json:"rounds"`
-	// Median, Min and Max are the seconds from the proof to the reaction, over the rounds in which it happened. They
-	// are nil if it never happened, and for a reaction that must not happen.
+	// Median, Min and Max are the seconds from the verification to the reaction, over the rounds in which it happened.
+	// They are nil if it never happened, and for a reaction that must not happen.
 	Median *float64 `json:"median,omitempty"`
 	Min    *float64 `json:"min,omitempty"`
 	Max    *float64 `json:"max,omitempty"`

@@ -17,20 +17,21 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// Expectation is a reaction or state that should follow a fault, or must not. At most one of Reaction, Node, Check,
-// Steady and Load is set; without any, the name is the name of a reaction.
+// Expectation is a reaction or state that is expected, or not allowed, after a fault. At most one of Reaction, Node,
+// Check, Steady and Load is set. If none is set, Name is the name of a reaction.
 type Expectation struct {
 	Name string `json:"name"`
-	// Within is the deadline, and For the time in which it must not happen. Both start at the proof of the fault.
+	// Within is the deadline for what is expected, and For the time in which the reaction or state is not allowed. Both
+	// start at the verification of the fault.
 	Within scenario.Duration `json:"within,omitempty"`
 	For    scenario.Duration `json:"for,omitempty"`
 
 	// Reaction is the expected reaction for each target; see reaction.Kinds.
 	Reaction string `json:"reaction,omitempty"`
-	// By is the required actor: a system such as NVSentinel, a field manager, which may end with *, or any. By default,
-	// actions of a person or of this tool are not reactions.
+	// By is the required actor: a system such as NVSentinel, a field manager (the name may end with *), or any. By
+	// default, actions of a person or of this tool are not reactions.
 	By string `json:"by,omitempty"`
-	// Pod limits a reaction to pods: NAMESPACE/NAME, which may end with *.
+	// Pod limits a reaction to pods: NAMESPACE/NAME. NAME may end with *.
 	Pod string `json:"pod,omitempty"`
 	// Node is a part of a node that each target must contain. Its only key may also be cel: an expression over each
 	// node in the cluster (node) and the first target (target.node), which must be true for one of the nodes.
@@ -51,16 +52,17 @@ const celKey = "cel"
 // Verdict is the result of an expectation.
 type Verdict struct {
 	Name string `json:"name"`
-	Not  bool   `json:"not,omitempty"` // it must not happen
+	Not  bool   `json:"not,omitempty"` // the reaction or state is not allowed
 	OK   bool   `json:"ok"`
 	// State is ok, late, missing, happened, or unknown if it could not be observed.
 	State State `json:"state"`
-	// Limit is Within or For. After is the time from the proof of the fault until it happened. Both are in seconds.
+	// Limit is Within or For. After is the time from the verification of the fault until the reaction or state was
+	// observed. Both are in seconds.
 	Limit float64 `json:"limit"`
 	After float64 `json:"after,omitempty"`
-	// Proof is the start of Limit and After.
+	// Proof is the time of the verification, at which Limit and After start.
 	Proof time.Time `json:"proof,omitzero"`
-	// By is who caused it. Text is the observation that met the expectation, or that was made instead.
+	// By is the actor. Text is the observation that met the expectation, or the observation made instead.
 	By   string `json:"by,omitempty"`
 	Text string `json:"text,omitempty"`
 	// Round is the round of a repeated experiment, from 1; 0 if it is not repeated. From the second round on, names end
@@ -84,17 +86,17 @@ const (
 type pending struct {
 	Expectation
 	not    bool
-	proof  time.Time // the start of its time
+	proof  time.Time // when the fault was verified, which is the start of Within or For
 	name   reaction.Name
 	test   *expr.Program
-	met    time.Time            // when it happened; zero if it has not
-	on     map[string]time.Time // when it happened on each target
+	met    time.Time            // when the expectation was met; zero if it has not been met
+	on     map[string]time.Time // when the reaction or state was observed on each target
 	by     string
 	text   string
 	moved  bool     // pods must leave the node, so a restarted container does not count as serving again
 	closed bool     // later events do not count
 	others []string // the same reaction by actors that do not count
-	err    error    // the reason why it could not be observed
+	err    error    // the reason why the observation failed
 }
 
 // newPending checks and prepares an expectation.
@@ -126,7 +128,7 @@ func newPending(e Expectation, not bool) (*pending, error) {
 	case e.Pod != "" && (sources == 1 && e.Reaction == ""):
 		return nil, fmt.Errorf("%s: pod requires a reaction", e.Name)
 	case e.Pod != "" && !strings.Contains(e.Pod, "/"):
-		return nil, fmt.Errorf("%s: pod must be NAMESPACE/NAME, which may end with *, not %q", e.Name, e.Pod)
+		return nil, fmt.Errorf("%s: pod must be NAMESPACE/NAME (NAME may end with *), not %q", e.Name, e.Pod)
 	}
 	if sources == 0 {
 		p.Reaction = e.Name
@@ -322,7 +324,7 @@ func (p *pending) instead() string {
 	return p.text
 }
 
-// after describes a time since the proof.
+// after describes a time since the verification of the fault.
 func after(d time.Duration) string {
 	if d < 0 {
 		return "with the fault"

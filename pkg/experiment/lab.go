@@ -31,8 +31,8 @@ type Lab struct {
 	Targets func(ctx context.Context) ([]string, error)
 	// Revert reverts a run.
 	Revert func(ctx context.Context, run string) error
-	// Run, if set, returns the record of a run, which contains the time of the proof. Otherwise, the time at which
-	// Command returns counts as the proof.
+	// Run, if set, returns the record of a run, which contains the time of the verification. Otherwise, the fault
+	// counts as verified when Command returns.
 	Run func(ctx context.Context, run string) (*ledger.Run, error)
 	// Remediator is needed only by experiments that simulate the remediation.
 	Remediator Remediator

@@ -199,7 +199,7 @@ const lookAtLoads = 200 * time.Millisecond
 var loadVars = []string{"requests", "ok", "p50", "p95", "p99"}
 
 // measure evaluates an expectation about a load until it is met or its deadline expires. It starts when the time since
-// the proof of the fault equals the window, and needs at least one request.
+// the verification of the fault equals the window, and needs at least one request.
 func (p *play) measure(ctx context.Context, x *pending) {
 	i := slices.IndexFunc(p.meters, func(m *meter) bool { return m.Name == x.Load })
 	if i < 0 {
@@ -223,7 +223,7 @@ func (p *play) measure(ctx context.Context, x *pending) {
 			p.observer.checked(x, now, is, s.String(), err)
 			return
 		}
-		p.observer.saw(x, s.String())
+		p.observer.recordLast(x, s.String())
 	}
 }
 

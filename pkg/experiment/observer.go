@@ -18,7 +18,7 @@ type Entry struct {
 	Time time.Time `json:"time"`
 	// Began is the start of an action of this tool that completed at Time.
 	Began time.Time `json:"began,omitzero"`
-	// Since is the time since the proof of the preceding fault, in seconds; 0 before the first fault.
+	// Since is the time since the verification of the preceding fault, in seconds; 0 before the first fault.
 	Since float64 `json:"since"`
 	// What is the name of a reaction, or one of the What constants.
 	What string `json:"what"`
@@ -30,7 +30,7 @@ type Entry struct {
 
 	uid       types.UID // of the pod
 	restarted bool      // see reaction.Reaction
-	// Early is set in Show for an entry between the injection and the proof, when Since is not known yet.
+	// Early is set in Show for an entry between the injection and the verification, when Since is not known yet.
 	Early bool `json:"-"`
 }
 
@@ -72,10 +72,10 @@ type Observer struct {
 	ongoing int       // number of unfinished injections
 	faults  int       // number of faults that were verified in all their layers
 	since   int       // index of the first entry that may be a reaction to the last fault
-	proof   time.Time // the proof of the last fault
+	proof   time.Time // when the last fault was verified
 	rollout bool      // the last fault has replaced pods
 	// replaced contains the pods that this tool has replaced. Their termination is not a reaction, even after the
-	// proof.
+	// verification.
 	replaced map[types.UID]bool
 	pending  []*pending
 	changed  chan struct{} // closed and replaced at each change
@@ -211,8 +211,8 @@ func (o *Observer) Close() {
 	}
 }
 
-// RolledOut records that the fault replaced pods before its proof. Their replacement is not a reaction, but the failure
-// of a container is.
+// RolledOut records that the fault replaced pods before its verification. Their replacement is not a reaction, but the
+// failure of a container is.
 func (o *Observer) RolledOut() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -239,14 +239,14 @@ func (o *Observer) replace() {
 	}
 }
 
-// Proven records the proof of a fault. All deadlines start then.
+// Proven records that a fault was verified at the given time. All deadlines start at that time.
 func (o *Observer) Proven(at time.Time, text string) { o.ProvenSince(time.Time{}, at, text) }
 
 // ProvenSince is like Proven, and also records when this tool began to inject the fault.
 func (o *Observer) ProvenSince(began, at time.Time, text string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.proof = at // the proof of the last layer
+	o.proof = at // when the last layer was verified
 	for i := o.since; i < len(o.entries); i++ {
 		o.entries[i].Since = o.entries[i].Time.Sub(at).Seconds()
 	}

@@ -82,7 +82,7 @@ func ProofOf(run *ledger.Run) time.Time {
 }
 
 // BeganOf returns the start of the first verified change, according to the clock of the run's client; the zero time if
-// there is none. A reaction can come before the proof: a detector reads the kernel log as fast as this tool.
+// there is none. A reaction can come before the verification: a detector reads the kernel log as fast as this tool.
 func BeganOf(run *ledger.Run) time.Time {
 	var first time.Time
 	if run == nil {
@@ -129,7 +129,7 @@ func (r Result) Keys() []Key {
 	return keys
 }
 
-// Took returns the seconds from the proof to the reaction. It returns false if there was no reaction.
+// Took returns the seconds from the verification to the reaction. It returns false if there was no reaction.
 func (v Verdict) Took() (float64, bool) {
 	happened := v.State == StateOK && !v.Not || v.State == StateLate || v.State == StateHappened
 	return max(v.After, 0), happened

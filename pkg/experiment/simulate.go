@@ -15,7 +15,7 @@ import (
 
 // The steps of a simulated remediation, in order.
 const (
-	SimulateDetect   = "detect"   // start when a detector reports the node, instead of at the proof of the fault
+	SimulateDetect   = "detect"   // start when a detector reports the node, instead of at the verification of the fault
 	SimulateCordon   = "cordon"   // make the node unschedulable
 	SimulateDrain    = "drain"    // evict the node's pods
 	SimulateUncordon = "uncordon" // make the node schedulable again
@@ -109,7 +109,8 @@ func (s *simulator) work(ctx context.Context, seen moment) {
 	}
 }
 
-// detects returns a predicate for the entries that start the remediation; nil if it starts at the proof of a fault.
+// detects returns a predicate for the entries that start the remediation, or nil if the verification of a fault starts
+// it.
 func (s *simulator) detects() func(Entry) bool {
 	if !s.does(SimulateDetect) {
 		return nil

@@ -185,8 +185,8 @@ func (o *Observer) checked(x *pending, at time.Time, ok bool, text string, err e
 	o.signal()
 }
 
-// saw records the last observation for an expectation that is not met.
-func (o *Observer) saw(x *pending, text string) {
+// recordLast records the last observation for an expectation that is not yet met.
+func (o *Observer) recordLast(x *pending, text string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	x.text = text

@@ -137,8 +137,8 @@ func (s *Session) refusal(ctx context.Context, missing []Permission, features []
 	}
 }
 
-// RolesFor returns the arguments of the command that prints the roles for features, for a user and for the workloads in
-// a namespace. user and namespace may be empty.
+// RolesFor returns the arguments of the `rbac print` command for the roles that features require, bound to a user and
+// to the workloads in a namespace. user and namespace may be empty.
 func RolesFor(features []string, user, namespace string) []string {
 	words := []string{"rbac", "print", "--for", strings.Join(features, ",")}
 	account, isAccount := strings.CutPrefix(user, "system:serviceaccount:")

@@ -45,7 +45,7 @@ func (e Edit) Validate() error {
 	case len(e.Was)+len(e.Ours) == 0 || !valid(e.Was) || !valid(e.Ours):
 		return fmt.Errorf("%s: invalid values in an edit", e.Path)
 	case e.Made < 0 || e.Made > len(e.Path) || e.At < 0:
-		return fmt.Errorf("%s: invalid numbers in an edit", e.Path)
+		return fmt.Errorf("%s: index or count out of range in an edit", e.Path)
 	}
 	return nil
 }
@@ -174,7 +174,7 @@ func (e Edit) restore(object map[string]any, now, was any) (changed, theirs bool
 }
 
 // restoreAt sets a value and creates the missing objects around it, but no list elements, because another client has
-// removed those.
+// removed them.
 func restoreAt(object map[string]any, at Path, value any) bool {
 	for len(at) > 1 {
 		if parent, ok := Get(object, at[:len(at)-1]); ok && parent != nil {

@@ -191,9 +191,9 @@ func (s *search) ourChanges(m marked) {
 	left.Run = runOf(m)
 	known := s.runs.of(left.Run)
 	if left.Run == "" {
-		left.Run, known = s.runs.aiming(m.kind.name, m.object.GetNamespace(), m.object.GetName())
+		left.Run, known = s.runs.openFor(m.kind.name, m.object.GetNamespace(), m.object.GetName())
 		if top, ok := s.top(m.object); known.standing == missing && ok {
-			left.Run, known = s.runs.aiming(top.kind, top.namespace, top.name)
+			left.Run, known = s.runs.openFor(top.kind, top.namespace, top.name)
 		}
 		if known.standing == missing && !s.runs.complete {
 			known.standing = unknown

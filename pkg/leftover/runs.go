@@ -20,9 +20,9 @@ type standing int
 
 const (
 	unknown    standing = iota // the record may be in a namespace that the user may not read
-	missing                    // there is no record in the entire cluster
+	missing                    // the run has no record in the entire cluster
 	closed                     // the run is closed
-	ended                      // there is no client and nothing to revert, but the record is open
+	ended                      // the run has no client and nothing to revert, but the record is open
 	overdue                    // the run expired or its client crashed, and there is something to revert
 	inUse                      // the client may be active, or the fault is in place as intended
 	unreadable                 // the record is damaged, or from a newer version
@@ -41,8 +41,8 @@ type knownRun struct {
 // runs are the runs in all ledgers of the cluster that the user may read.
 type runs struct {
 	byID map[string]knownRun
-	// complete is set if the records of all namespaces were seen. Otherwise, a run without a record may have
-	// one.
+	// complete is set if the records of all namespaces were read. Otherwise, a run that is not in byID may still have a
+	// record.
 	complete bool
 	// unmarked lists namespaces that contain records but are not marked as ledgers.
 	unmarked []string
@@ -148,8 +148,8 @@ func (r *runs) of(id string) knownRun {
 	}
 }
 
-// aiming returns a run that has not ended and changes the object.
-func (r *runs) aiming(kind, namespace, name string) (string, knownRun) {
+// openFor returns the ID and the state of an open run that changes the object.
+func (r *runs) openFor(kind, namespace, name string) (string, knownRun) {
 	for id, known := range r.byID {
 		if known.standing < ended {
 			continue

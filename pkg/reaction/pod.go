@@ -129,7 +129,7 @@ func podChanges(before, after *podState, at time.Time) []Reaction {
 	var found []Reaction
 	for _, now := range after.containers {
 		was := before.container(now.name)
-		if last := ended(was, now); last != nil && !isToldToEnd(after, last) {
+		if last := failedSince(was, now); last != nil && !isToldToEnd(after, last) {
 			found = append(found, about(after, PodFailed, "", exit(now.name, last), at))
 		}
 		for _, text := range unhealthy(was, now) {
@@ -168,8 +168,9 @@ func isToldToEnd(pod *podState, last *end) bool {
 	return !last.at.Before(pod.deletion.asked)
 }
 
-// ended returns the termination of a container since an earlier state; nil if it has not terminated, or succeeded.
-func ended(was, now container) *end {
+// failedSince returns how a container failed since the earlier state, or nil if it has not terminated since then or has
+// terminated successfully.
+func failedSince(was, now container) *end {
 	last := now.ended
 	if last == nil && now.restarts > was.restarts {
 		last = now.last

@@ -57,14 +57,14 @@ func (v *View) find() []Finding {
 func (v *View) notServing() []Finding {
 	i, all := v.Runtime, []Finding(nil)
 	if i.ConfigError != "" {
-		message := "containerd would not start with its files: " + i.ConfigError
+		message := "containerd will fail to start with its current configuration files: " + i.ConfigError
 		if i.Ready {
 			message += "; until the next restart, it keeps using the configuration in memory"
 		}
 		all = append(all, Finding{
 			ID: "rt.unparsable", Message: message,
 			Fix:   "correct " + i.ConfigPath + " before a restart of " + i.UnitName(),
-			Title: "containerd would not start with " + i.ConfigPath + " and its imports", Latent: i.Ready,
+			Title: "containerd will fail to start with " + i.ConfigPath + " and its imports", Latent: i.Ready,
 			Quotes: []Quote{{"containerd's " +
 				"configuration", i.ConfigError}},
 		})
@@ -394,8 +394,8 @@ func (v *View) missing() []Finding {
 			ID: "rt.binary-missing", Handlers: handlers, Latent: true,
 			Title: fmt.Sprintf("%s %s %s, which %s", plainly("handler", handlers), verb(handlers, "starts"), program,
 				unusable(v.Runtime.Executables[program])),
-			Message: fmt.Sprintf("%s of %s: %s; pods with this handler do not start", program,
-				plainly("handler", handlers), v.Runtime.Executables[program]),
+			Message: fmt.Sprintf("%s, used by %s: %s; pods that request %s do not start", program,
+				plainly("handler", handlers), v.Runtime.Executables[program], plainly("handler", handlers)),
 			Quotes: []Quote{{program, v.Runtime.Executables[program]}},
 		}
 		if IsShim(program) {
@@ -431,7 +431,7 @@ func unusable(problem string) string {
 	switch problem {
 	case "missing":
 		return "does not exist"
-	case "a folder", "not executable", "empty":
+	case "a directory", "not executable", "empty":
 		return "is " + problem
 	}
 	if strings.HasPrefix(problem, "not found in PATH") {

@@ -48,7 +48,7 @@ type Instance struct {
 	Unit        string   `json:"unit,omitempty"`
 	Socket      string   `json:"socket,omitempty"`
 	ConfigPath  string   `json:"configPath,omitempty"`
-	ConfigError string   `json:"configError,omitempty"` // reason why containerd would not start with the files
+	ConfigError string   `json:"configError,omitempty"` // reason why containerd will fail to start with the files
 	Files       []File   `json:"files"`
 	// DefaultHandler is the default handler in memory, or on disk if the former is unknown.
 	DefaultHandler string            `json:"defaultHandler,omitempty"`

@@ -21,7 +21,8 @@ const SealedKind = "SealedScenario"
 // ErrSealed means that none of the identities can decrypt a sealed file.
 var ErrSealed = errors.New("the answer is sealed: an age identity of one of its recipients is required")
 
-// sealedFile is the format that Export writes: the public half, and the whole file encrypted.
+// sealedFile is the format that Export writes: the public half in plain text, and the whole file in encrypted
+// form.
 type sealedFile struct {
 	APIVersion string   `json:"apiVersion"`
 	Kind       string   `json:"kind"`
@@ -35,7 +36,7 @@ var sealedLine = regexp.MustCompile(`(?m)^kind:\s*["']?` + SealedKind + `["']?\s
 
 func isSealed(data []byte) bool { return sealedLine.Match(data) }
 
-// Export writes the scenario with its public half in plain text, and the whole scenario encrypted for the recipients.
+// Export writes the public half of the scenario in plain text, and the whole scenario encrypted for the recipients.
 // age.NewScryptRecipient creates a recipient from a passphrase. Parameters, setup and inject also reveal the answer, so
 // they are only in the encrypted part.
 func Export(w io.Writer, s *Scenario, recipients ...age.Recipient) error {

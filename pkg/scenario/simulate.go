@@ -24,7 +24,7 @@ type Simulation struct {
 // MostSimulatedGPUs is the maximum number of simulated GPUs per node: the number in the largest real machines.
 const MostSimulatedGPUs = 16
 
-// Names and memory sizes of simulated GPUs.
+// Labels, product name and memory size of simulated GPUs.
 const (
 	labelMachine     = "nvidia.com/gpu.machine"
 	labelProduct     = "nvidia.com/gpu.product"

@@ -25,8 +25,8 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 missing devices, flipped bits.
 
 A small library (the shim) is loaded into the workload's processes. It intercepts all their driver calls, including those from PyTorch, NCCL,
-cuBLAS and programs that link the CUDA runtime statically. It requires no image, privileges or GPU, and changes nothing on nodes. While the
-shim is disarmed or its TTL has expired, calls pass through it.`,
+cuBLAS and programs that link the CUDA runtime statically. It requires no special image, no privileges and no GPU, and changes
+nothing on nodes. While the shim is disarmed or its TTL has expired, calls pass through it.`,
 		Example: `  # Simulate a GPU that falls off the bus
   kubectl gpu-fault cuda inject deployment/vllm --xid 79
 

@@ -93,7 +93,8 @@ not met.`,
 	flags.StringVarP(&o.target.Selector, "selector", "l", "",
 		"Label selector of the nodes, instead of the experiment's target")
 	flags.StringVar(&o.target.PodsOf, "pods-of", "",
-		"Workload (TYPE/NAME) whose pods' nodes to run on, in the namespace of -n, instead of the experiment's target")
+		"Workload (TYPE/NAME, in the namespace specified with -n) that selects the nodes on which its pods run, "+
+			"instead of the experiment's target")
 	flags.StringVar(&o.pick, "pick", "",
 		"How many of the nodes to use: a number, a percentage such as 10%, or all (default 1)")
 	flags.Int64Var(&o.target.Seed, "seed", 0, "Seed that picks the nodes; without it, the first ones by name")

@@ -97,7 +97,7 @@ func watch(
 	observer := experiment.NewObserver(nodes)
 	observer.Proven(proof, run.Summary)
 	observer.Show = expect.Shower(streams.Out)
-	printer.Talk(streams.ErrOut, "%s: %s, proven %s ago", id, run.Summary, time.Since(proof).Round(time.Second))
+	printer.Talk(streams.ErrOut, "%s: %s, verified %s ago", id, run.Summary, time.Since(proof).Round(time.Second))
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	// In a large cluster, most of the memory is garbage from lists.

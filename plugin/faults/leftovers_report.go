@@ -232,7 +232,7 @@ func (r *leftoversReport) dryRun() error {
 	return &usage.Verdict{}
 }
 
-// didRemove is the result for a leftover on a node.
+// didRemove is the result of a leftover that was removed from a node.
 const didRemove = "removed"
 
 // done records a result and prints it in kubectl's style.

@@ -366,9 +366,10 @@ func (p *partition) describe(say func(string, ...any), pods []string, omitted st
 	for _, note := range p.notes {
 		say("Note: %s.", note)
 	}
-	how := "adds a table to the node's nftables, and sends packets from a pod to verify it"
+	how := "adds a table to the node's nftables, and sends packets from a pod to verify the fault"
 	if p.slow != nil {
-		how = "adds queueing disciplines to the pods' links and a table to the node's nftables, and connects from a pod to verify it"
+		how = "adds queueing disciplines to the pods' links and a table to the node's nftables, and opens " +
+			"a connection from a pod to verify the fault"
 	}
 	say("How: a privileged pod%s %s.", p.Pods.OtherImage(), how)
 	say("Duration: %s. Undo: `kubectl gpu-fault revert RUN`. The kernel ends the fault when the TTL expires or when the node reboots.",

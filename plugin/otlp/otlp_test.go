@@ -255,7 +255,7 @@ func TestReportFails(t *testing.T) {
 		}, "307 Temporary Redirect"},
 		"some rejected": {func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprint(w, `{"partialSuccess":{"rejectedSpans":"3","errorMessage":"too old"}}`)
-		}, "the collector rejected spans (3): too old"},
+		}, "the collector rejected 3 of the spans: too old"},
 		"silent": {func(_ http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body) // without this, the server does not see that the client has gone
 			<-r.Context().Done()

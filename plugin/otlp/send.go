@@ -129,7 +129,7 @@ func rejected(said []byte) error {
 	if n := partial.RejectedSpans; n == nil || fmt.Sprint(n) == "0" {
 		return nil
 	}
-	return fmt.Errorf("the collector rejected spans (%v): %s", partial.RejectedSpans,
+	return fmt.Errorf("the collector rejected %v of the spans: %s", partial.RejectedSpans,
 		brief([]byte(partial.ErrorMessage)))
 }
 

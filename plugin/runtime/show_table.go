@@ -299,7 +299,9 @@ func (v *view) decoys(wide bool) *printer.Table {
 
 func toolkitLines(t toolkit) []string {
 	if len(t.Settings) == 0 {
-		return []string{"  none for the runtime: the toolkit edits /etc/containerd/config.toml and its imports"}
+		return []string{
+			"  none for the runtime; by default, the toolkit edits /etc/containerd/config.toml and its imports",
+		}
 	}
 	var lines []string
 	for _, s := range t.Settings {

@@ -37,8 +37,9 @@ With --terraform, it also submits the module of an exercise that was started wit
 first applies its objects to the cluster with the candidate's permissions, like terraform apply, and then grades the cluster as usual. An
 unchanged module therefore reverts what the candidate fixed in the cluster.
 
-The diagnosis can be submitted again until the exercise ends; the last one counts. The candidate's time stops at the submission if the cluster
-has not changed between submission and grading, and otherwise at the grading. If the candidate has root access to nodes, it always stops at the grading.`,
+The diagnosis can be submitted again until the exercise ends; the last submission counts. If the cluster does not change between submission and
+grading, the candidate's time ends at the submission, otherwise at grading. If the candidate has root access to nodes, the time always ends at
+grading.`,
 		Example: `  # Answer the questions on the terminal
   kubectl gpu-fault scenario submit
 

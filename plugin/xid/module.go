@@ -125,7 +125,7 @@ func (w *writing) how() []string {
 			taint,
 		),
 		w.undoOfLayers() + "the module is unloaded immediately, or by `kubectl gpu-fault revert` if this command is killed. " +
-			"None for the log, because its lines cannot be removed; " + forget,
+			"The lines in the kernel log cannot be removed; " + forget,
 	}
 }
 

@@ -237,7 +237,8 @@ func (x *realXID) describe(ctx context.Context, say func(string, ...any)) {
 		"A privileged pod in namespace %q%s reads the kernel log.", x.cluster.Namespace, image, x.connection.LedgerNamespace, x.Pods.OtherImage())
 	say("Harm: only the program's CUDA context is lost.")
 	say("Undo: the pods and the program's ConfigMap are deleted immediately, or by `kubectl gpu-fault revert` if this command is killed. " +
-		"None for the driver's line; `kubectl gpu-fault revert` shows how to clear it from each detector.")
+		"The driver's log line cannot be removed; `kubectl gpu-fault revert` shows how to clear the XID from each " +
+		"detector.")
 	say("")
 	detectors := xid.DetectorsOn(x.cluster.Providers(ctx, x.nodes))
 	seen, _, reboots := verdicts(detectors, []xid.Event{x.event}, xid.FormModule)

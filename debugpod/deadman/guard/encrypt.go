@@ -111,17 +111,17 @@ func (h Host) box() (cipher.AEAD, error) {
 	return cipher.NewGCM(block)
 }
 
-// roomSuffix is the suffix of the file with reserved room for the original content of an encrypted file.
+// roomSuffix is the suffix of the file that reserves space for the original content of an encrypted file.
 const roomSuffix = "-room"
 
-// unpack writes the original content into the room that was reserved for it, so that a restore works on a full disk. If
-// it is interrupted, the encrypted content is still intact.
+// unpack writes the original content into the space reserved for it, so that a restore works on a full disk. If it is
+// interrupted, the encrypted content is still intact.
 func (s *site) unpack(data []byte, meta deadman.Meta) (file, error) {
 	room := file{s.record, s.before.name + roomSuffix}
 	return room, room.overwrite(data, &meta)
 }
 
-// reserve reserves room for the decrypted content of a prepared file.
+// reserve reserves space for the decrypted content of a prepared file.
 func (f file) reserve(size int) error {
 	filler := make([]byte, (size+paddedTo-1)/paddedTo*paddedTo)
 	_, _ = rand.Read(filler) // a file system might not allocate space for zeros

@@ -33,7 +33,7 @@ type Host struct {
 
 	// Run runs a command, and returns its combined output.
 	Run func(ctx context.Context, name string, args ...string) (string, error)
-	// Inspect determines the kubelet's container runtime. It is needed only for a change.
+	// Inspect determines the kubelet's container runtime. It is called only before a change.
 	Inspect func(ctx context.Context) (Runtime, error)
 	// Ask returns the status of the service behind a CRI socket.
 	Ask func(ctx context.Context, socket string) (*cri.Info, error)

@@ -232,7 +232,7 @@ func (h Host) prepareFile(own *dir, i int, f *deadman.File, p *place, found targ
 				return err
 			}
 			if err := copied.reserve(len(was.data)); err != nil {
-				return fmt.Errorf("reserve room for %s: %w", f.Path, err)
+				return fmt.Errorf("reserve space for %s: %w", f.Path, err)
 			}
 		}
 		if p.InPlace { // an overwrite does not change the attributes, and the record's file system may not support them

@@ -57,7 +57,7 @@ func Executable(root FS, name string) string {
 	case err != nil:
 		return err.Error()
 	case info.IsDir():
-		return "a folder"
+		return "a directory"
 	case info.Mode()&0o111 == 0:
 		return "not executable"
 	case info.Size() == 0:

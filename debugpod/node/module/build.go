@@ -246,7 +246,8 @@ func runQuietly(ctx context.Context, name string, args ...string) error {
 	hint := ""
 	if strings.Contains(text, "GLIBC_") {
 		hint =
-			"; the programs in the headers require a newer C library than the image contains: use --builder-image to specify an image of the node's distribution"
+			"; the build tools in the kernel headers package require a newer C library than the image contains: " +
+				"use --builder-image to specify an image of the node's distribution"
 	}
 	return fmt.Errorf("%s: %w: %s%s", name, err, text, hint)
 }

@@ -17,7 +17,7 @@ import (
 
 // compared returns these facts about a pod, one per line:
 //
-//	advertised: no node has RESOURCE, and no plugin for it is in the cluster    for resources of other vendors
+//	advertised: no node has RESOURCE, and the cluster has no device plugin for it    for resources of other vendors
 //	conflict: STRATEGY refused       the toolkit ignores how the device plugin passes GPUs to the pod
 //	conflict: claims N, CDI off      the DRA driver passes N devices to the pod through CDI
 //	conflict: driver root / not DIR  the DRA driver searches / for the driver, which is in DIR
@@ -38,12 +38,12 @@ import (
 //	volume full: claim NAME at PATH: MESSAGE                 a write to a volume fails for lack of space
 //	OOMKilled with memory limit QUANTITY in container NAME(, the default of LimitRange NAME)
 //	runs elsewhere: toolkit VERSION there, VERSION here      a pod with the same image runs on another node
-//	hangs in the library of HAMi; nvidia-smi of the node works with driver VERSION
-//	hangs with LD_PRELOAD=PATH; nvidia-smi of the node works with driver VERSION
+//	hangs in the library of HAMi; nvidia-smi on the node works with driver VERSION
+//	hangs with LD_PRELOAD=PATH; nvidia-smi on the node works with driver VERSION
 //	works as root: fails as user NUMBER                      a pod with the same image runs on the node as root
 //	containerd restarted at TIME, the toolkit configured it at TIME   before the pod started
 //	stale: OSTREE_VERSION=VERSION, (no worker of NFD on the node | a worker of NFD runs)    the node's image differs
-//	name: NAME is that of no pod: REASON                     see NamesPeers for other facts about pod names
+//	name: no pod has the DNS name NAME: REASON               see NamesPeers for other facts about pod names
 //	memory: vLLM is to reserve SHARE of GIB GiB, GIB GiB are free when it starts, SHARE fits
 //	conflict: no VARIABLE in container NAME, which container NAME has
 //	read-only root: container NAME                           the container cannot be created

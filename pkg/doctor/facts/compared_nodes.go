@@ -27,15 +27,15 @@ func (f *Facts) hangsOnlyHere(pod *corev1.Pod, n *Node) (source, text string) {
 	for _, l := range f.LogsOf(pod) {
 		lines := strings.Split(strings.TrimSpace(l.Text), "\n")
 		if last := lines[len(lines)-1]; hangs && strings.Contains(last, "HAMI-core") {
-			return LogSource(l) + ", its last line, and nvidia-smi of " + n.Object().String(),
-				"hangs in the library of HAMi; nvidia-smi of the node works with driver " + n.GPUs().SMI.Driver
+			return LogSource(l) + ", its last line, and nvidia-smi on " + n.Object().String(),
+				"hangs in the library of HAMi; nvidia-smi on the node works with driver " + n.GPUs().SMI.Driver
 		}
 	}
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
 		if library := strings.Join(EnvOf(c.Env, "LD_PRELOAD"), ":"); hangs && library != "" {
-			return PodObject(pod).String() + ", container " + c.Name + " .env, and nvidia-smi of the node",
-				"hangs with LD_PRELOAD=" + library + "; nvidia-smi of the node works with driver " + n.GPUs().SMI.Driver
+			return PodObject(pod).String() + ", container " + c.Name + " .env, and nvidia-smi on the node",
+				"hangs with LD_PRELOAD=" + library + "; nvidia-smi on the node works with driver " + n.GPUs().SMI.Driver
 		}
 	}
 	return "", ""

@@ -99,8 +99,8 @@ func jobOf(pod *corev1.Pod) (kind, name string) {
 // job is a distributed job.
 type job struct {
 	pods []*corev1.Pod
-	// failing is the number of ranks that fail, and own the number of those that fail for a reason other than a
-	// connection.
+	// failing is the number of ranks that fail, and own the number of ranks that are known to fail for a reason other
+	// than a failed connection.
 	failing, own int
 }
 
@@ -131,7 +131,7 @@ func findJobs(f *Facts) jobs {
 	return all
 }
 
-// failsItself reports whether a rank fails for a reason other than a connection, as far as is known.
+// failsItself reports whether a rank is known to fail for a reason other than a failed connection.
 func (f *Facts) failsItself(pod *corev1.Pod, troubles []Trouble) bool {
 	proxy := proxyOf(pod)
 	for _, t := range troubles {

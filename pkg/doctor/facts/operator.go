@@ -50,8 +50,8 @@ func nfdTolerates(t corev1.Toleration, taint corev1.Taint) bool {
 func TroubleFinding(t PodTrouble) finding.Finding {
 	pod := t.Pod
 	found := finding.Finding{Object: PodObject(pod), Evidence: t.Evidence, Fix: finding.Fix{
-		Text: "See the evidence and the rest of the log for the reason. If the cause is fixed and the pod still " +
-			"waits, delete the pod: its owner recreates it.",
+		Text: "See the evidence and the rest of the log for the reason. If the pod is still " +
+			"waiting after you fix the cause, delete it: its owner recreates it.",
 		Commands: []string{shell.Command("kubectl describe pod %s -n %s", pod.Name, pod.Namespace)},
 	}}
 	if !t.Waits && !strings.Contains(t.Reason, "Image") {

@@ -29,7 +29,7 @@ var (
 // name is from the failing pod's command or environment. DNS resolves HOSTNAME.SUBDOMAIN to a pod if a headless Service
 // has the name of the subdomain.
 //
-//	name: NAME is that of no pod: REASON
+//	name: no pod has the DNS name NAME: REASON
 //	name: NAME is right, and the program ended NUMBER s after its pod was created
 func (f *Facts) NamesPeers(pod *corev1.Pod, _ *Node) (source, text string) {
 	said, found := f.GrepLogs(pod, nameUnknown...)
@@ -49,7 +49,7 @@ func (f *Facts) NamesPeers(pod *corev1.Pod, _ *Node) (source, text string) {
 				continue
 			}
 			if why := f.unnamed(peer, m[2]); why != "" {
-				return source, "name: " + m[1] + "." + m[2] + " is that of no pod: " + why
+				return source, "name: no pod has the DNS name " + m[1] + "." + m[2] + ": " + why
 			}
 			if after := endedAfter(pod, c.Name); after > 0 {
 				return source, "name: " + m[1] + "." + m[2] + " is right, and the program ended " + after.String() +

@@ -106,7 +106,7 @@ func (f *Facts) pinned(pod *corev1.Pod) []signatures.Line {
 	return nil
 }
 
-// byHostname returns the node whose hostname is the only one of the places, or nil if there are several places or no
+// byHostname returns the node whose hostname is the only element of places, or nil if places has several elements or no
 // node has the hostname.
 func (f *Facts) byHostname(places []string) *Node {
 	for _, n := range f.Nodes {

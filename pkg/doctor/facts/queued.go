@@ -277,7 +277,8 @@ func (f *comparer) unprocessed(object *unstructured.Unstructured, of finding.Obj
 	return nil
 }
 
-// incomplete returns evidence that a gang has fewer pods than its minimum, so that no scheduler places any of them.
+// incomplete returns evidence that a gang has fewer pods than its minimum, in which case no scheduler places any of
+// them.
 //
 //	pods of the gang: 1, minimum: 2
 func (f *comparer) incomplete(object *unstructured.Unstructured, pods []*corev1.Pod) []finding.Evidence {

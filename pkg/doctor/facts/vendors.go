@@ -52,7 +52,7 @@ func (f *Facts) unadvertised(pod *corev1.Pod) []signatures.Line {
 		}
 		return []signatures.Line{{Place: signatures.Spec, Compared: true, Evidence: finding.Evidence{
 			Source: "capacity of all nodes, and names of DaemonSets and pods",
-			Text:   "advertised: no node has " + string(name) + ", and no plugin for it is in the cluster",
+			Text:   "advertised: no node has " + string(name) + ", and the cluster has no device plugin for it",
 		}}}
 	}
 	return nil

@@ -6,6 +6,7 @@
 package cordon
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -186,8 +187,8 @@ func (u Undoer) Undo(
 		}
 		if set := owners(node); !slices.Equal(set, []string{Manager(run.ID)}) {
 			state = ledger.StateSuperseded
-			said = "the node stays cordoned, because it was cordoned" +
-				by(slices.DeleteFunc(set, func(name string) bool { return name == Manager(run.ID) }))
+			others := by(slices.DeleteFunc(set, func(name string) bool { return name == Manager(run.ID) }))
+			said = "the node stays cordoned, because it was also cordoned" + cmp.Or(others, " by an unknown client")
 			return nil
 		}
 		if err := patch(ctx, u.Client, node, Manager(run.ID), nil); err != nil {

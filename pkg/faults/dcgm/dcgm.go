@@ -139,7 +139,7 @@ func (e Engine) find(ctx context.Context, node string) (*corev1.Pod, map[string]
 	return nil, nil, why
 }
 
-// components are those whose pods may have a host engine, in the order in which they are queried.
+// components are the components whose pods may have a host engine, in the order in which they are queried.
 var components = []facts.Component{facts.DCGM, facts.DCGMExporter}
 
 // podsOn returns the running pods of the components on a node.
@@ -167,10 +167,10 @@ func (e Engine) last(ctx context.Context, pod *corev1.Pod, id uint16) (int, erro
 	return 0, fmt.Errorf("read the last XID of GPU %d from the host engine in pod %s: %w", id, pod.Name, err)
 }
 
-// setTimeout is the maximum time until the engine shows an injected value. dcgmi sets its timestamp one second ahead.
+// setTimeout is the maximum time until the engine reports an injected value. dcgmi sets its timestamp one second ahead.
 const setTimeout = 10 * time.Second
 
-// set injects the last XID of a GPU, and waits until the engine shows it.
+// set injects xid as the last XID of a GPU, and waits until the engine reports it.
 func (e Engine) set(ctx context.Context, pod *corev1.Pod, id uint16, xid int) error {
 	out, err := e.dcgmi(ctx, pod, "test", "--inject", "--gpuid", strconv.Itoa(int(id)), "-f", field, "-v",
 		strconv.Itoa(xid))

@@ -55,7 +55,8 @@ func (c *Checker) eventsAbout(ctx context.Context, ref scenario.Ref, uid string)
 	return items, nil
 }
 
-// isAbout repeats the server's selection, which fakes in tests do not implement.
+// isAbout reports whether the event is about the object. The server already applies this field selector, but the fakes
+// in tests do not.
 func isAbout(event map[string]any, about map[string]string) bool {
 	for field, value := range about {
 		if got, _ := nested(event, "involvedObject", field).(string); value != "" && got != value {

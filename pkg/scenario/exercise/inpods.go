@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// inPodTimeout is the maximum time for a pod to run, and for a command in it to start.
+	// inPodTimeout is the maximum time to wait for a pod to be running, and for a command in it to start.
 	inPodTimeout = time.Minute
 	// inPodCommand is the maximum time to wait for the command in a debug container. The command may keep running.
 	inPodCommand = 5 * time.Second

@@ -110,7 +110,7 @@ type Ending struct {
 	// Compared is set if there was a baseline for the comparison; without one, remaining differences are unknown.
 	Compared bool `json:"compared"`
 	// NodeShell is set if the candidate could become root on nodes. Changes that the candidate made on nodes are not
-	// compared, except to files that the exercise itself had changed.
+	// compared; the only exception is changes to files that the exercise itself changed.
 	NodeShell bool `json:"nodeShell,omitempty"`
 }
 

@@ -356,7 +356,8 @@ func goneFinding(f *facts.Facts, n *facts.Node) finding.Finding {
 		Fix: noPluginFix(f, n),
 	}
 	if p, ok := platform.Of(string(n.Distribution)); ok && p.Plugin != "" {
-		found.Title = "the device plugin of the node's operating system does not run, so nothing advertises the node's GPUs"
+		found.Title = "the device plugin that is built into the node's operating system is not running, so nothing " +
+			"advertises the node's GPUs"
 		return found
 	}
 	_, operator := facts.ClusterPolicy(f)

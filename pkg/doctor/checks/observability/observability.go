@@ -311,8 +311,9 @@ func dcgmCrashCheck() engine.Check {
 		Title: "dcgm-exporter crashes for a known reason",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "logs, last state and memory limit of dcgm-exporter pods that are not ready",
-		Why: "Profiling metrics (DCGM_FI_PROF_*) need a data center GPU without another profiler, a DCGM module may not be loaded, and many GPUs or MIG instances need more memory than the " +
-			"limit allows. op.operand-failing reports other crashes.",
+		Why: "Typical reasons: profiling metrics (DCGM_FI_PROF_*) require a data center GPU that no other profiler " +
+			"uses; a DCGM module is not loaded; many GPUs or MIG instances require more memory than the limit allows. " +
+			"op.operand-failing reports other crashes.",
 		Explains: []string{"op.operand-failing", "op.clusterpolicy"},
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-telemetry/latest/dcgm-exporter.html",
 		Sources: []string{"dcgm-exporter#22", "dcgm-exporter#126", "dcgm-exporter#202", "dcgm-exporter#328",

@@ -152,8 +152,8 @@ func nfdFinding(f *facts.Facts, n *facts.Node, who finding.Evidence) finding.Fin
 		if _, operator := facts.ClusterPolicy(f); !operator {
 			found.Fix = finding.Fix{
 				Text: "Node feature discovery, which sets the labels, does not run in this cluster. The chart of the " +
-					"device plugin installs it with gfd.enabled=true. Or set nvidia.com/gpu.present=true on the GPU " +
-					"nodes, which the DaemonSet also accepts.",
+					"device plugin installs it with gfd.enabled=true. Alternatively, set the label " +
+					"nvidia.com/gpu.present=true on the GPU nodes: the DaemonSet also selects nodes with this label.",
 				Commands: []string{shell.Command("kubectl label node %s nvidia.com/gpu.present=true", n.Name)},
 			}
 		}

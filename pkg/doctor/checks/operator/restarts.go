@@ -37,8 +37,8 @@ func checkRestarts(f *facts.Facts, r *engine.Result, c facts.Component, pod *cor
 	found, ok := f.RestartFinding(pod, facts.RestartWords{
 		Fails:  fmt.Sprintf("a pod of the %s fails again and again, and runs in between", c),
 		Killed: fmt.Sprintf("the kernel kills a pod of the %s again and again for lack of memory", c),
-		KilledFix: "Raise the memory limit of the container in the values of the chart, or in the object, that installs " +
-			"it. Without a limit, the node itself ran out of memory.",
+		KilledFix: "Raise the container's memory limit in the values of the chart, or in the object, that creates " +
+			"the pod. If the container has no memory limit, the node itself ran out of memory.",
 	})
 	if !ok {
 		r.Pass(facts.PodObject(pod))

@@ -238,11 +238,12 @@ func checkStarting(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 		issue.Title = "the GPU pod has been starting for a long time without an error"
 	}
 	if init != "" {
-		issue.Evidence[0].Text += "; its init container " + init + " runs"
+		issue.Evidence[0].Text += "; its init container " + init + " is running"
 		if e, found := lastWords(f, pod, init); found {
 			issue.Evidence = append(issue.Evidence, e)
 		}
-		issue.Fix.Text = "See the pod's events, and the log of its init container " + init + ", for which the others wait."
+		issue.Fix.Text = "See the pod's events, and the log of its init container " + init +
+			", which the other containers are waiting for."
 		issue.Fix.Commands = append(issue.Fix.Commands,
 			shell.Command("kubectl -n %s logs %s -c %s --tail=50", pod.Namespace, pod.Name, init))
 	}

@@ -229,8 +229,8 @@ func tellCUDA(n *facts.Node, issue *finding.Finding) {
 	):
 		issue.Title = "the program's own CUDA code failed"
 		issue.Fix.Text =
-			"Run the program with CUDA_LAUNCH_BLOCKING=1 or under compute-sanitizer. The program causes XID 13 or 31 " +
-				"in the kernel log; any other XID indicates a GPU problem."
+			"Run the program with CUDA_LAUNCH_BLOCKING=1 or under compute-sanitizer. A bug in the program appears " +
+				"as XID 13 or 31 in the kernel log; any other XID indicates a GPU problem."
 	}
 	if n == nil {
 		return

@@ -26,10 +26,10 @@ func messageChecks() []engine.Check {
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 			Reads: "statuses, events and logs of failing pods that request no NVIDIA GPU and are not NVIDIA's components; " +
 				"logs of running pods; warning events of other objects; kernel logs of nodes with other vendors' GPUs",
-			Why: "Only messages that a signature knows are reported (see doctor signatures), because such a pod may have " +
-				"nothing to do with GPUs. Of a GPU pod that runs, the error with which its log ends counts as well, or one " +
-				"that it repeats for ten minutes, of the last hour (of a job, of the last day), but not if it is followed by " +
-				"lines of a program that works.",
+			Why: "Only messages that a signature knows are reported (see doctor signatures), because a pod that " +
+				"requests no GPU may have nothing to do with GPUs. For a running GPU pod, an error in the log from " +
+				"the last hour (for a job: the last day) is also reported if it is at the end of the log or was " +
+				"repeated for ten minutes, unless later lines show that the program works.",
 			// A failing device plugin from another vendor explains the pods that need its resources.
 			ExplainsAs: map[string][]string{
 				finding.OfPlugin: ofPlugins(), signatures.Running + " " + finding.OfPlugin: ofPlugins(),

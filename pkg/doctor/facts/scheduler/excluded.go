@@ -113,10 +113,11 @@ func Near(n *facts.Node, missing []string) string {
 		if key == facts.OtherPCILabel(n) ||
 			strings.HasPrefix(key, "feature.node.kubernetes.io/pci-") && strings.HasSuffix(key, "_10de.present") {
 			return " Node feature discovery labels devices in another form (" + key + "): set " +
-				"sources.pci.deviceLabelFields: [vendor] in the configuration of its worker. Or set the " +
-				"label nvidia.com/gpu.present=true on all nodes with GPUs, which the DaemonSet also accepts."
+				"sources.pci.deviceLabelFields: [vendor] in the configuration of its worker. " +
+				"Alternatively, set the label nvidia.com/gpu.present=true on all nodes with GPUs: the DaemonSet also " +
+				"selects nodes with this label."
 		}
 	}
-	return " Node feature discovery sets it. Without NFD, set the label nvidia.com/gpu.present=true on the node, " +
-		"which the DaemonSet also accepts."
+	return " Node feature discovery sets it. Without NFD, set the label nvidia.com/gpu.present=true on the node: " +
+		"the DaemonSet also selects nodes with this label."
 }
