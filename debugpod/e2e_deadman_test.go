@@ -283,7 +283,7 @@ func TestServiceThatFails(t *testing.T) {
 	change.Service.Config = w.running(t, session)
 	status, err := session.Change(t.Context(), change, nil)
 	if err == nil || status == nil || status.Phase != deadman.PhaseFailed ||
-		!strings.Contains(status.Message, "does not serve") || !bytes.Equal(w.read(t), w.before) {
+		!strings.Contains(status.Message, "does not respond") || !bytes.Equal(w.read(t), w.before) {
 		t.Fatalf("%+v, %v", status, err)
 	}
 	t.Log(err)

@@ -233,7 +233,7 @@ func TestAttackRecordsBesideOthers(t *testing.T) {
 		},
 		"an undo that nobody knows": {func() string {
 			return w.forge(ledger.Run{Steps: []ledger.Step{step(onNode, "shell", `{"command":"reboot"}`)}})
-		}, `its kind "shell" is unknown`},
+		}, `unknown kind of undo "shell"`},
 		"a thousand steps": {func() string {
 			run := ledger.Run{}
 			for i := range 1000 {

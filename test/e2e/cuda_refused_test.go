@@ -40,7 +40,7 @@ func TestE2ECudaRefusals(t *testing.T) {
 		"unknown type":     {[]string{"deploymnet/web", "--xid", "79"}, []string{"deploymnet"}},
 		"no type":          {[]string{"web", "--xid", "79"}, []string{"TYPE/NAME"}},
 		"no pod template":  {[]string{"configmap/kube-root-ca.crt", "--xid", "79"}, []string{"pod template"}},
-		"bare pod":         {[]string{"pod/bare", "--xid", "79"}, []string{"bare pod"}},
+		"bare pod":         {[]string{"pod/bare", "--xid", "79"}, []string{"pod without a controller"}},
 		"unknown container": {
 			[]string{"deployment/web", "--xid", "79", "--container", "mian"}, []string{"mian", "main"},
 		},

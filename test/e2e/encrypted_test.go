@@ -50,7 +50,7 @@ func TestRootOnANodeFindsNoAnswer(t *testing.T) {
 		t.Errorf("these files can be read: %q", told)
 	}
 	e.worker.Sh(t, "pkill", "-9", "-f", "^gpu-fault-deadman "+id)
-	if said := e.ok("scenario", "end", id, "--yes"); !strings.Contains(said.stdout, "as it was before") {
+	if said := e.ok("scenario", "end", id, "--yes"); !strings.Contains(said.stdout, "in its previous state") {
 		t.Errorf("%s%s", said.stdout, said.stderr)
 	}
 	if now := e.files(); now != before {

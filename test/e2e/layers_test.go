@@ -154,7 +154,7 @@ func TestOneFaultInEveryLayer(t *testing.T) {
 	idle.Spec.Replicas = new(int32(0))
 	l.create(idle)
 	l.mustSay(l.plugin("xid", "79", l.worker.Name, "--layers", "kernel,cuda", "--workload", "deployment/idle", "-n",
-		l.namespace, "--allow-last-gpu-node", "--allow-majority", "--yes"), 1, "deployment/idle requests no GPU")
+		l.namespace, "--allow-last-gpu-node", "--allow-majority", "--yes"), 1, "deployment/idle does not request a GPU")
 	coherent, all := 0, 0
 	for _, xid := range []seenAs{
 		{"79", "unknown error (999)", "no CUDA-capable device is detected (100)", "NVML: GPU %d %s: GPU is lost (15)"},

@@ -125,7 +125,7 @@ func TestLoss(t *testing.T) {
 	if lost := n.lost("a", "c"); lost > 0 {
 		t.Errorf("%d of 100 packets to another pod were lost", lost)
 	}
-	n.says(n.plugin("revert", n.runs()[0].ID, "--yes"), 0, "it had dropped ")
+	n.says(n.plugin("revert", n.runs()[0].ID, "--yes"), 0, "the rule had dropped ")
 	if lost := n.lost("a", "b"); lost > 0 {
 		t.Errorf("after the revert, %d of 100 packets were lost", lost)
 	}
@@ -147,7 +147,7 @@ func TestSlow(t *testing.T) {
 	if longest := n.roundTrip("a", "c"); longest > 500*time.Millisecond {
 		t.Errorf("the longest round trip to another pod was %s", longest)
 	}
-	n.says(n.plugin("revert", n.runs()[0].ID, "--yes"), 0, "it had slowed down ", "of 1 pod link are removed")
+	n.says(n.plugin("revert", n.runs()[0].ID, "--yes"), 0, "the rule had slowed down ", "of 1 pod link were removed")
 	if longest := n.roundTrip("a", "b"); longest > 500*time.Millisecond {
 		t.Errorf("after the revert, the longest round trip was %s", longest)
 	}
@@ -160,7 +160,7 @@ func TestSlow(t *testing.T) {
 		n.ok("revert", "--all", "--yes")
 		return
 	}
-	n.says(r, 1, "nothing was changed: the node's kernel has no netem (CONFIG_NET_SCH_NETEM)")
+	n.says(r, 1, "nothing was changed: the node's kernel does not contain netem (CONFIG_NET_SCH_NETEM)")
 	if left := n.tables() + qdiscs(); left != "" {
 		t.Errorf("after the rejection: %s", left)
 	}
@@ -205,7 +205,7 @@ func TestPartition(t *testing.T) {
 	n.connects("c", "a")
 	run := n.runs()[0]
 	n.says(n.partition("--pod", "b"), 1, "locked by run "+run.ID)
-	n.says(n.plugin("revert", run.ID, "--yes"), 0, "it had dropped ")
+	n.says(n.plugin("revert", run.ID, "--yes"), 0, "the rule had dropped ")
 	n.connects("a", "b")
 	if left := n.tables(); left != "" {
 		t.Errorf("after the revert: %s", left)

@@ -28,7 +28,7 @@ func TestDeviceReset(t *testing.T) {
 	for _, name := range names {
 		e.holdGPU(name)
 	}
-	e.mustSay(reset("1", "--allow-reset"), 1, "pod default/reset-", " holds GPU 1: delete it first")
+	e.mustSay(reset("1", "--allow-reset"), 1, "pod default/reset-", " holds GPU 1: delete the pod first")
 	pods := e.cluster.Client.CoreV1().Pods("default")
 	for _, name := range names {
 		if err := pods.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
@@ -43,7 +43,7 @@ func TestDeviceReset(t *testing.T) {
 	if out.code != 0 {
 		t.Fatalf("exit %d:\n%s%s", out.code, out.stdout, out.stderr)
 	}
-	for _, part := range []string{"was successfully reset", e.worker.GPUs[1].UUID + " answers again"} {
+	for _, part := range []string{"was successfully reset", e.worker.GPUs[1].UUID + " responds again"} {
 		if !strings.Contains(out.stdout, part) {
 			t.Errorf("it does not say %q:\n%s", part, out.stdout)
 		}

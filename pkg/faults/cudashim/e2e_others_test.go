@@ -228,7 +228,7 @@ func TestE2ESuggestions(t *testing.T) {
 		"service/web":      "not found in namespace",
 		"node/node-a":      "is not a workload",
 		"deploy":           "must be TYPE/NAME",
-		"pytorchjob/train": "has no type",
+		"pytorchjob/train": `type "pytorchjob" not found`,
 	} {
 		if _, err := s.cluster.Find(t.Context(), s.namespace, name); err == nil ||
 			!strings.Contains(err.Error(), want) {

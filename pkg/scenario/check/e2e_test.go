@@ -32,7 +32,7 @@ func TestE2EObjects(t *testing.T) {
 		`list.all(n, has(n.spec.podCIDR) && n.metadata.name == "x")`, "node-a")
 	s.expect(false,
 		scenario.Check{Objects: &scenario.Selector{APIVersion: "nowhere.dev/v1", Kind: "Thing"}, Expect: "true"},
-		"the cluster does not have kind Thing")
+		"kind Thing in nowhere.dev/v1 does not exist")
 	s.expect(true, scenario.Check{
 		Object:    ref,
 		Expect:    `o.status.phase == "Running" && now > timestamp("2020-01-01T00:00:00Z") && facts.gpusPerNode == 2`,
