@@ -138,7 +138,8 @@ func TestRealXIDIsRefused(t *testing.T) {
 	}
 	c.create(d)
 	c.healthy("train", 2)
-	c.mustSay(c.plugin(c.real("13")...), 1, "nothing was changed", "none of the node's 2 GPUs is free", c.namespace+"/train-")
+	c.mustSay(c.plugin(c.real("13")...), 1, "nothing was changed", "none of the node's 2 GPUs is free",
+		c.namespace+"/train-")
 	if runs := c.runs("--all"); len(runs) > 0 {
 		t.Errorf("runs: %+v", runs)
 	}
