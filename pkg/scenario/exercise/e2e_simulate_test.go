@@ -50,7 +50,7 @@ func (s *site) simulating(parsed *scenario.Scenario) (*Lab, bool) {
 		return lab, true
 	}
 	_, err = lab.Resolve(s.Context(), parsed, 1, nil)
-	wants(s.T, err, "GPUs", "without --simulate-gpus")
+	wants(s.T, err, "GPUs", "omit --simulate-gpus")
 	return nil, false
 }
 
