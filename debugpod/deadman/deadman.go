@@ -138,7 +138,7 @@ type Restored struct {
 	Files []RestoredFile `json:"files"`
 	// Restarted reports whether the service was restarted.
 	Restarted bool `json:"restarted,omitempty"`
-	// CRI is the CRI status after the restore. It is nil if there is no service or the service does not respond to CRI
+	// CRI is the CRI status after the restore. It is nil without a service, or if the service does not respond to CRI
 	// requests.
 	CRI *cri.Info `json:"cri,omitempty"`
 	// SameConfig reports whether CRI reports the same configuration as before the change. It is true if the previous

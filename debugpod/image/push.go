@@ -39,7 +39,7 @@ func hint(err error, tag name.Tag) string {
 			return fmt.Sprintf("; your account at %s is not allowed to push to %s: request permission, or choose another repository",
 				host, tag.RepositoryStr())
 		case http.StatusNotFound, http.StatusMethodNotAllowed:
-			return fmt.Sprintf("; there is no registry at %s, or it has no repository %s: some registries require creating the repository first",
+			return fmt.Sprintf("; registry %s or repository %s does not exist: some registries require creating the repository first",
 				host, tag.RepositoryStr())
 		case http.StatusTooManyRequests:
 			return "; try again later"

@@ -871,21 +871,25 @@ func TestPoliciesOfPodsThatWait(t *testing.T) {
 	}
 }
 
-// TestVolumesOfPendingPods protects that a snapshot has the place of volumes that keep a pod from being scheduled, and
-// nothing else about them.
-func TestVolumesOfPendingPods(t *testing.T) {
-	t.Parallel()
-	waiting := pod("team", "train", "", func(p *corev1.Pod) {
+// withClaim returns a pod that mounts claim data and that the scheduler has rejected with a message.
+func withClaim(message string) *corev1.Pod {
+	return pod("team", "train", "", func(p *corev1.Pod) {
 		asking(p)
 		p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
 		}}}
 		p.Status.Phase = corev1.PodPending
 		p.Status.Conditions = []corev1.PodCondition{{
-			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable",
-			Message: "0/1 nodes are available: 1 node(s) had volume node affinity conflict.",
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: message,
 		}}
 	})
+}
+
+// TestVolumesOfPendingPods protects that a snapshot has the place of volumes that keep a pod from being scheduled, and
+// nothing else about them.
+func TestVolumesOfPendingPods(t *testing.T) {
+	t.Parallel()
+	waiting := withClaim("0/1 nodes are available: 1 node(s) had volume node affinity conflict.")
 	cluster, _ := connected(gpuNode("good"), waiting)
 	custom := cluster.Dynamic.(*dynamicfake.FakeDynamicClient)
 	for resource, object := range map[string]map[string]any{
@@ -922,17 +926,7 @@ func TestVolumesOfPendingPods(t *testing.T) {
 // about it.
 func TestClaimsOfPendingPods(t *testing.T) {
 	t.Parallel()
-	waiting := pod("team", "train", "", func(p *corev1.Pod) {
-		asking(p)
-		p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
-		}}}
-		p.Status.Phase = corev1.PodPending
-		p.Status.Conditions = []corev1.PodCondition{{
-			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable",
-			Message: "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.",
-		}}
-	})
+	waiting := withClaim("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.")
 	cluster, _ := connected(gpuNode("good"), waiting)
 	claim := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "PersistentVolumeClaim",

@@ -233,7 +233,7 @@ func (s *site) putBack(f deadman.File, p place) error {
 	return s.file.write(data, *meta, p.InPlace)
 }
 
-// write writes content for which there is no prepared file.
+// write writes content that no prepared file contains.
 func (f file) write(data []byte, meta deadman.Meta, inPlace bool) error {
 	now, err := f.read()
 	if err != nil {

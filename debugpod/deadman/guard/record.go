@@ -187,8 +187,8 @@ func (r *record) listed(i int) error {
 	return errNotLoaded
 }
 
-// preparedPath returns the full path of a prepared file. dir is the directory of its record. The path is empty if there
-// is no such file.
+// preparedPath returns the full path of a prepared file. dir is the directory of its record. The path is empty if
+// the file does not exist.
 func preparedPath(dir string, p place, name string) string {
 	switch {
 	case name == "":

@@ -206,7 +206,7 @@ func (in *injector) leave(ctx context.Context, server *rpc.Server) error {
 	}
 	ended := time.Now()
 	server.Shutdown(ctx)
-	// There is no indication of when the kubelet has noticed the end of the stream, so a busy kubelet gets more time.
+	// The kubelet does not report when it has noticed the end of the stream, so a busy kubelet gets more time.
 	_ = pause(ctx, time.Until(ended.Add(slow(took))))
 	return in.giveBack(ctx, in.record)
 }

@@ -238,7 +238,7 @@ func abridged(items []string, separator string) string {
 
 // The reasons why a rule is not verified by a packet.
 var (
-	errNoAddress  = errors.New("there is no address to which the pod could send a packet")
+	errNoAddress  = errors.New("no address found to which the pod could send a packet")
 	errOwnAddress = errors.New("the only selected pod on the node that could send a packet is the peer itself")
 )
 

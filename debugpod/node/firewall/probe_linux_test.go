@@ -50,7 +50,7 @@ func TestPartitionProbes(t *testing.T) {
 		fails            string
 	}{
 		"DNS servers of one family":       {matches: dns, servers: []netip.Addr{peerIP}, probes: 2, unprobed: 2},
-		"no DNS server":                   {matches: dns, fails: "pod ml/a: there is no address to which"},
+		"no DNS server":                   {matches: dns, fails: "pod ml/a: no address found to which"},
 		"no DNS server, and another peer": {matches: append(dns[:2:2], peer), probes: 1, unprobed: 4},
 		"a peer in a network":             {matches: []api.Match{network, peer}, probes: 2},
 		"a peer twice":                    {matches: []api.Match{peer, peer}, probes: 2},

@@ -230,7 +230,7 @@ func TestSlowIsRejected(t *testing.T) {
 		},
 		"no address": {
 			match: api.Match{Received: true, Peer: prefixOf(otherIP)}, code: api.CodeBypassed,
-			change: func(*testing.T, *podNode) {}, want: "there is no address to which the pod could send a packet",
+			change: func(*testing.T, *podNode) {}, want: "no address found to which the pod could send a packet",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
