@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
@@ -67,7 +68,7 @@ func (g *grading) strangers(ctx context.Context, onNode map[string][]corev1.Pod)
 				if len(use.Strangers) > 0 {
 					g.spoil(pod, strings.Join(use.Strangers, "; ")+"; terminate the process or replace the pod, and grade again")
 				}
-				if use.Unseen != "" {
+				if use.Unseen != "" && g.lab.running(ctx, pod) {
 					g.report.NotCompared = append(g.report.NotCompared,
 						fmt.Sprintf("processes in pod %s/%s: %s", pod.Namespace, pod.Name, use.Unseen))
 				}
@@ -75,6 +76,16 @@ func (g *grading) strangers(ctx context.Context, onNode map[string][]corev1.Pod)
 		})
 	}
 	wg.Wait()
+}
+
+// running reports whether a pod is still running: the processes of a pod that has terminated meanwhile do not matter.
+// If the pod cannot be read, it counts as running.
+func (l *Lab) running(ctx context.Context, pod corev1.Pod) bool {
+	now, err := l.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	if err != nil {
+		return !apierrors.IsNotFound(err)
+	}
+	return now.UID == pod.UID && now.DeletionTimestamp == nil && now.Status.Phase == corev1.PodRunning
 }
 
 // spoil adds a pod, with the reason, to the results that fail the grade.

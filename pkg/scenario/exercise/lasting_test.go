@@ -23,12 +23,16 @@ type lookers struct {
 	found map[string]api.PodUse
 	err   error
 	asked []string
+	then  func() // what happens in the cluster meanwhile
 }
 
 func (l *lookers) Strangers(
 	_ context.Context, node string, uids []string, _ bool,
 ) (map[string]api.PodUse, error) {
 	l.asked = append(l.asked, node+": "+strings.Join(slices.Sorted(slices.Values(uids)), " "))
+	if l.then != nil {
+		l.then()
+	}
 	return l.found, l.err
 }
 
@@ -73,6 +77,17 @@ func TestStrangersFailAGrade(t *testing.T) {
 	}
 	if strings.Join(shell.asked, ";") != "n1: a b" {
 		t.Errorf("asked for %q", shell.asked)
+	}
+	over := *shell
+	over.then = func() {
+		ended := pod("team", "b", owner)
+		ended.Status.Phase = corev1.PodSucceeded
+		if _, err := client.CoreV1().Pods("team").UpdateStatus(t.Context(), ended, metav1.UpdateOptions{}); err != nil {
+			t.Error(err)
+		}
+	}
+	if g := grade(&over, true, scenario.Grade{}); len(g.report.NotCompared) > 0 {
+		t.Errorf("a pod that has terminated meanwhile is not compared: %q", g.report.NotCompared)
 	}
 	broken := &lookers{err: errors.New("privileged pods are forbidden")}
 	if g := grade(broken, true, scenario.Grade{}); !g.clean() ||
