@@ -165,6 +165,7 @@ func (c *collector) ground(ctx context.Context) error {
 
 // middle collects pods and small objects.
 func (c *collector) middle(ctx context.Context) error {
+	raiseMemoryLimit(len(c.s.Nodes))
 	c.keeper.ready(c.s.Nodes, c.s.DaemonSets)
 	c.progress("listing pods (" + count.Of(len(c.s.Nodes), "node") + ")")
 	err := c.together(ctx,

@@ -36,6 +36,7 @@ type keeper struct {
 	volumes     pool[corev1.Volume]
 	tolerations pool[corev1.Toleration]
 	owners      pool[metav1.OwnerReference]
+	buffer      []byte // for share
 }
 
 func newKeeper(now time.Time, also func(*corev1.Pod) bool) *keeper {
@@ -360,10 +361,10 @@ func clip[T any](all []T) []T { return append([]T(nil), all...) }
 
 // share makes pods from the same template share memory.
 func (k *keeper) share(pod *corev1.Pod) {
-	pod.Spec.Containers = share(k.containers, pod.Spec.Containers)
-	pod.Spec.InitContainers = share(k.containers, pod.Spec.InitContainers)
-	pod.Spec.Volumes = share(k.volumes, pod.Spec.Volumes)
-	pod.Spec.Tolerations = share(k.tolerations, pod.Spec.Tolerations)
+	pod.Spec.Containers = share(k, k.containers, pod.Spec.Containers)
+	pod.Spec.InitContainers = share(k, k.containers, pod.Spec.InitContainers)
+	pod.Spec.Volumes = share(k, k.volumes, pod.Spec.Volumes)
+	pod.Spec.Tolerations = share(k, k.tolerations, pod.Spec.Tolerations)
 	pod.Labels = k.sharedLabels(pod.Labels)
 	for _, text := range []*string{
 		&pod.Namespace, &pod.Spec.NodeName, &pod.Spec.ServiceAccountName, &pod.Spec.DeprecatedServiceAccount,
@@ -377,7 +378,7 @@ func (k *keeper) share(pod *corev1.Pod) {
 				k.text(all[i].ImageID)
 		}
 	}
-	pod.OwnerReferences = share(k.owners, pod.OwnerReferences)
+	pod.OwnerReferences = share(k, k.owners, pod.OwnerReferences)
 }
 
 func (k *keeper) text(s string) string {
@@ -394,21 +395,23 @@ type pool[T any] map[[sha256.Size]byte][]T
 // share returns an equal list from the pool, or adds the list to it.
 func share[T any, P interface {
 	*T
-	Marshal() ([]byte, error)
-}](known pool[T], all []T) []T {
+	Size() int
+	MarshalTo(data []byte) (int, error)
+}](k *keeper, known pool[T], all []T) []T {
 	if len(all) == 0 {
 		return nil
 	}
-	hash := sha256.New()
+	data := k.buffer[:0]
 	for i := range all {
-		data, err := P(&all[i]).Marshal()
-		if err != nil {
+		size := P(&all[i]).Size()
+		data = binary.BigEndian.AppendUint32(data, uint32(size))
+		data = slices.Grow(data, size)[:len(data)+size]
+		if _, err := P(&all[i]).MarshalTo(data[len(data)-size:]); err != nil {
 			return all
 		}
-		_, _ = hash.Write(binary.BigEndian.AppendUint32(nil, uint32(len(data)))) // a hash never fails
-		_, _ = hash.Write(data)
 	}
-	key := [sha256.Size]byte(hash.Sum(nil))
+	k.buffer = data
+	key := sha256.Sum256(data)
 	if shared, ok := known[key]; ok {
 		return shared
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -22,6 +23,8 @@ const (
 	itemsField         = 2  // of a list
 	objectMetaField    = 1  // of an object
 	managedFieldsField = 17 // of ObjectMeta
+	nodeStatusField    = 3  // of a Node
+	imagesField        = 8  // of NodeStatus
 )
 
 // message is an object with a generated protobuf decoder.
@@ -101,23 +104,31 @@ func decodeList[T any, P message[T]](envelope []byte, p *page[T]) error {
 	})
 }
 
-// decodeObject decodes an object without its managed fields. A message may be decoded in parts: each part adds to the
-// fields already decoded.
+// decodeObject decodes an object without its managed fields, and a node without its list of images. A message may be
+// decoded in parts: each part adds to the fields already decoded.
 func decodeObject[T any, P message[T]](object P, data []byte) error {
 	return eachField(data, func(number protowire.Number, value, whole []byte) error {
-		if number != objectMetaField {
-			return object.Unmarshal(whole)
-		}
-		meta, is := object.GetObjectMeta().(*metav1.ObjectMeta)
-		if !is {
-			return object.Unmarshal(whole)
-		}
-		return eachField(value, func(number protowire.Number, _, whole []byte) error {
-			if number == managedFieldsField {
-				return nil
+		switch number {
+		case objectMetaField:
+			if meta, is := object.GetObjectMeta().(*metav1.ObjectMeta); is {
+				return decodeWithout(managedFieldsField, meta, value)
 			}
-			return meta.Unmarshal(whole)
-		})
+		case nodeStatusField:
+			if node, is := any(object).(*corev1.Node); is {
+				return decodeWithout(imagesField, &node.Status, value)
+			}
+		}
+		return object.Unmarshal(whole)
+	})
+}
+
+// decodeWithout decodes a message without one of its fields.
+func decodeWithout(field protowire.Number, into interface{ Unmarshal(data []byte) error }, data []byte) error {
+	return eachField(data, func(number protowire.Number, _, whole []byte) error {
+		if number == field {
+			return nil
+		}
+		return into.Unmarshal(whole)
 	})
 }
 

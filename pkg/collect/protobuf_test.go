@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -123,6 +124,34 @@ func TestStreamedListsAreTheSame(t *testing.T) {
 				t.Errorf("%+v\nwanted %+v", got, want.Items)
 			}
 		})
+	}
+}
+
+// A node has up to 50 images, which nothing reads. All other fields are decoded.
+func TestStreamedNodesHaveNoImages(t *testing.T) {
+	t.Parallel()
+	node := corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "gpu-1", Labels: map[string]string{"nvidia.com/gpu.present": "true"}},
+		Spec:       corev1.NodeSpec{Unschedulable: true},
+		Status: corev1.NodeStatus{
+			Capacity:   corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")},
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+			NodeInfo:   corev1.NodeSystemInfo{KernelVersion: "6.8.0"},
+		},
+	}
+	full := *node.DeepCopy()
+	full.Status.Images = []corev1.ContainerImage{{Names: []string{"vllm"}, SizeBytes: 9 << 30}}
+	full.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}
+	raw, err := full.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got corev1.Node
+	if err := decodeObject(&got, raw); err != nil {
+		t.Fatal(err)
+	}
+	if !apiequality.Semantic.DeepEqual(got, node) {
+		t.Errorf("%+v\nwanted %+v", got, node)
 	}
 }
 

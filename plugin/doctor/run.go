@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -15,6 +14,7 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/build"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/collect"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
@@ -56,9 +56,7 @@ func (e *examination) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// A cluster with 50,000 pods uses a third of a gigabyte of live memory. Go's default would allow the same amount of
-	// garbage in addition.
-	defer debug.SetGCPercent(debug.SetGCPercent(50))
+	defer collect.LimitMemory()()
 	show := progress.New(e.streams.ErrOut)
 	g := &gathering{
 		options: e.options, source: &clusterSource{e.options, cluster, e.connection.LedgerNamespace, show},

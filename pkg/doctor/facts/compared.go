@@ -95,13 +95,16 @@ const AcceptsMounts = "accept-nvidia-visible-devices-as-volume-mounts"
 
 // RefusedStrategy reports a toolkit that ignores the way in which the device plugin passes GPUs to the pod.
 func (f *Facts) RefusedStrategy(pod *corev1.Pod, n *Node) (source, text string) {
+	if len(GPURequests(pod)) == 0 {
+		return "", ""
+	}
 	strategy, _, known := DeviceStrategy(f, n)
 	key := AcceptsEnv
 	if strategy == "volume-mounts" {
 		key = AcceptsMounts
 	}
 	refused, _ := n.toolkitRefuses(key)
-	if !known || !refused || len(GPURequests(pod)) == 0 ||
+	if !known || !refused ||
 		strategy != "volume-mounts" && (strategy != "envvar" || PrivilegedForToolkit(pod)) {
 		return "", ""
 	}
