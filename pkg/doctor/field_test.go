@@ -105,7 +105,7 @@ func everyCheckHasACluster(t *testing.T, found map[string]bool) {
 	}
 	// Checks without one, from before this was asked. Their own tests call them alone.
 	without := []string{
-		"hw.recovery-action", "rt.config-not-loaded", "rt.gke-config-source", "rt.no-inotify", "rt.option-misplaced",
+		"hw.recovery-action", "rt.gke-config-source", "rt.no-inotify", "rt.option-misplaced",
 		"rt.runtime-type", "rt.shim-skew", "dra.slice-stale", "fault.recorded", "wl.cuda-preload",
 		"wl.restarts",
 	}

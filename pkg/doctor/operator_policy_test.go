@@ -83,6 +83,7 @@ func TestOperatorPlacement(t *testing.T) {
 			},
 			want: []string{
 				"root dp.none warning Node gpu-1", "unknown dp.selects-none Cluster", "unknown nfd.labels Cluster",
+				"unknown obs.excluded Cluster",
 			},
 		},
 		"the operator cannot reconcile": {
@@ -159,7 +160,8 @@ func TestOperatorPlacement(t *testing.T) {
 				"unknown dp.unhealthy-xid Cluster", "unknown dra.double-advertise Cluster",
 				"unknown dra.slice-stale Cluster",
 				"unknown mig.manager-failed Cluster", "unknown mig.strategy-mismatch Cluster",
-				"unknown op.deploy-label-off Cluster", "unknown share.timeslicing Cluster"},
+				"unknown obs.excluded Cluster", "unknown op.deploy-label-off Cluster",
+				"unknown share.timeslicing Cluster"},
 		},
 		"an upgrade of the release failed": {
 			s: snapshot.Snapshot{Nodes: []corev1.Node{gpuNode()}, Pods: []corev1.Pod{pluginPod()},

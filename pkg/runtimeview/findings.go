@@ -124,6 +124,13 @@ func (v *View) notLoaded() []Finding {
 			}
 			f.ID, f.Mild, f.Title = "rt.dropin-shadow", true, "the drop-in "+p.File+
 				" replaces the entire CRI configuration, including "+plainly("handler", p.Handlers)
+			f.Latent = i.Ready && slices.ContainsFunc(p.Handlers, func(name string) bool {
+				h, _ := i.Handler(name)
+				return h.InMemory != nil
+			})
+			if !f.Latent { // containerd already runs without these handlers
+				later = ""
+			}
 			f.Message = p.Text + "; lost: " + strings.Join(p.Handlers, ", ") + later
 			f.Fix = fmt.Sprintf("add the entire CRI table to %s; containerd 2.0 merges such files", p.File)
 		default:

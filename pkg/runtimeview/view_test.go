@@ -85,7 +85,7 @@ func TestFindings(t *testing.T) {
 			"version = 2\n"+runc2, dropIn, "version = 2\n"+runc2+table2), ""},
 		"a drop-in that takes a handler away": {
 			loaded("1.7.28", []string{"runc="}, file, "version = 2\n"+runc2+table2, dropIn, "version = 2\n"+runc2),
-			"rt.dropin-shadow~-",
+			"rt.dropin-shadow-",
 		},
 		"CRI is disabled": {
 			loaded("1.7.28", nil, file, "disabled_plugins = [\"cri\"]\n"), "rt.not-ready rt.cri-disabled",

@@ -65,6 +65,9 @@ import (
 //	unexpanded: $(NAME) in container NAME                        the shell runs NAME as a command
 //	default limit: RESOURCE QUANTITY, of LimitRange NAME         the API server rejected pods, according to a log
 //	BAR NUMBER of DEVICE, which vfio-pci cannot reserve (RANGE), has the framebuffer of DRIVER at ADDRESS
+//	conflict: kubelet root DIR, Pod NAMESPACE/NAME mounts PATH   so the pod registers where the kubelet does not look
+//	driver in DIR, not mounted in the pod of IMAGE               on a platform with such a directory
+//	operator: driver disabled(, toolkit disabled) on PLATFORM    in the ClusterPolicy, for pods of the operator
 func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
 	n := f.Node(pod.Spec.NodeName)
@@ -79,7 +82,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.meshed, f.NamesPeers, f.overReserved, f.otherContainersToken, f.readOnlyRoot, f.withoutClass, f.withoutNRI,
 		f.movedPlugins, f.withoutOperator, f.mixedAtBoot, f.fillsDisk, f.diskPerWorker, f.kserveDefaults,
 		f.withoutSidecar, f.unreadEnv,
-		f.heldVolume, f.unexpanded, f.defaultLimit, f.OtherDomain,
+		f.heldVolume, f.unexpanded, f.defaultLimit, f.OtherDomain, f.otherKubelet, f.driverElsewhere, f.switchedOff,
 	} {
 		if source, text := compare(pod, n); text != "" {
 			all = append(all, signatures.Line{

@@ -70,11 +70,21 @@ func isOtherGPU(name corev1.ResourceName) bool {
 	return false
 }
 
-// KubeletRoot returns the kubelet's root directory for the node's distribution. MicroK8s has a symlink at the default
-// path.
+// DefaultKubeletRoot is the kubelet's root directory unless --root-dir sets another one.
+const DefaultKubeletRoot = "/var/lib/kubelet"
+
+// KubeletRoot returns the kubelet's root directory: where its socket is, or the directory of the node's distribution.
+// MicroK8s has a symlink at the default path.
 func KubeletRoot(n *Node) string {
+	if n.Host != nil && n.Distribution != MicroK8s {
+		for _, s := range n.Host.Probe.DevicePlugins {
+			if root, ok := strings.CutSuffix(s.Path, "/device-plugins/kubelet.sock"); ok {
+				return root
+			}
+		}
+	}
 	if n.Distribution == K0s {
 		return "/var/lib/k0s/kubelet"
 	}
-	return "/var/lib/kubelet"
+	return DefaultKubeletRoot
 }

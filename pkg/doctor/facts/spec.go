@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
@@ -19,6 +20,7 @@ import (
 //
 //	pod: NAMESPACE/NAME
 //	image: NAME                  runtimeClassName: NAME, or (none)
+//	schedulerName: NAME          if it is not the default scheduler
 //	env: NAME=VALUE              limit: RESOURCE=QUANTITY
 //	hostNetwork: true            privileged: true, capability: NAME
 //	owner: KIND                  annotation: KEY=VALUE
@@ -34,6 +36,7 @@ import (
 //	node ldconfig: PATH          the program that the container toolkit runs, if it is Ubuntu's wrapper script
 //	node extension: NAME VERSION (Talos)
 //	node label: nvidia.com/gpu.deploy.driver=pre-installed
+//	node modules: ib_umad is not loaded, GPU DEVICE (NVLink 5)
 func (f *Facts) specOf(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
 	object := PodObject(pod)
@@ -52,6 +55,9 @@ func (f *Facts) specOf(pod *corev1.Pod) []signatures.Line {
 	}
 	add("", ".spec.runtimeClassName", "runtimeClassName: %s", class)
 	add("", ".metadata", "pod: %s/%s", pod.Namespace, pod.Name)
+	if name := pod.Spec.SchedulerName; name != "" && name != corev1.DefaultSchedulerName {
+		add("", ".spec.schedulerName", "schedulerName: %s", name)
+	}
 	if pod.Spec.HostNetwork {
 		add("", ".spec.hostNetwork", "hostNetwork: true")
 	}
@@ -162,6 +168,18 @@ func (n *Node) specOf() []signatures.Line {
 		all = append(all, signatures.Line{Place: signatures.Spec, Evidence: finding.Evidence{
 			Source: n.Object().String() + " .metadata.labels", Text: "node label: " + key + "=pre-installed",
 		}})
+	}
+	if n.Host != nil && n.Host.Probe.Unread["modules"] == "" && len(n.Host.Probe.Modules) > 0 &&
+		!slices.ContainsFunc(n.Host.Probe.Modules, func(m api.Module) bool { return m.Name == "ib_umad" }) {
+		for _, d := range n.Host.Probe.PCI {
+			if d.Device == "0x2901" || d.Device == "0x3182" { // HGX B200 and B300
+				all = append(all, signatures.Line{Place: signatures.Spec, Compared: true, Evidence: finding.Evidence{
+					Source: "modules and PCI devices on node " + n.Name,
+					Text:   "node modules: ib_umad is not loaded, GPU " + d.Device + " (NVLink 5)",
+				}})
+				break
+			}
+		}
 	}
 	for _, key := range words.SortedKeys(n.Annotations) {
 		if name, ok := strings.CutPrefix(key, "extensions.talos.dev/"); ok {

@@ -27,6 +27,8 @@ type Platform struct {
 	// DaemonSet.
 	Driver Driver `json:"driver,omitzero"`
 	Plugin string `json:"plugin,omitempty"`
+	// DriverRoot is the directory in which the platform installs the driver if it is not the host's root.
+	DriverRoot string `json:"driverRoot,omitempty"`
 	// Fabric describes how to get the Fabric Manager on a node if its package cannot be installed there.
 	Fabric string `json:"fabric,omitempty"`
 	// CNIPlugins is the directory of the CNI plugins if it is not /opt/cni/bin.

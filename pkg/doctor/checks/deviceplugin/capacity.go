@@ -167,6 +167,8 @@ func checkCapacity(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			Commands: []string{shell.Command("kubectl edit %s -n %s", facts.OwnerOf(pod), pod.Namespace)},
 		}
 		if h, ok := facts.ReleaseOf(f, facts.ChartOperator); ok {
+			found.Fix.Text += " The GPU operator has a value for it from v26.7.0 on: upgrade an older one, or make " +
+				facts.DefaultKubeletRoot + " a link to " + facts.KubeletRoot(n) + " on the node before the pods start."
 			found.Fix.Commands = []string{facts.HelmUpgrade(h, "hostPaths.kubeletRootDir="+facts.KubeletRoot(n))}
 		}
 	}
@@ -214,7 +216,7 @@ func pluginFolder(pod *corev1.Pod) string {
 // elsewhere reports whether the kubelet's root directory is not the default and dir is not the kubelet's device plugin
 // directory.
 func elsewhere(n *facts.Node, dir string) bool {
-	return facts.KubeletRoot(n) != "/var/lib/kubelet" && dir != facts.KubeletRoot(n)+"/device-plugins"
+	return facts.KubeletRoot(n) != facts.DefaultKubeletRoot && dir != facts.KubeletRoot(n)+"/device-plugins"
 }
 
 func noPluginCheck() engine.Check {
@@ -287,7 +289,7 @@ func checkNoPlugin(f *facts.Facts, r *engine.Result, n *facts.Node, waiting, wan
 	if wantsPlugins(f) || wanted {
 		found.Severity = finding.Warning
 	}
-	if waiting {
+	if p, _ := platform.Of(string(n.Distribution)); waiting || wanted && p.Plugin != "" {
 		found.Severity = finding.Error
 	}
 	r.Add(found)

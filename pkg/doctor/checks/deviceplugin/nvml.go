@@ -34,7 +34,7 @@ func nvmlErrors() []string {
 
 func nvmlCheck() engine.Check {
 	return engine.Check{
-		ID: "dp.nvml-missing", Layer: finding.LayerDevicePlugin,
+		ID: "dp.nvml-missing", Symptom: engine.Precise, Layer: finding.LayerDevicePlugin,
 		Title: "the device plugin cannot find the driver's library in its container",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "logs of the device plugin and of feature discovery on GPU nodes that advertise no GPU, their runtimeClassName, and the RuntimeClasses",

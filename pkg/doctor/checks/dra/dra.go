@@ -134,13 +134,13 @@ func checkClass(
 		return ofOther(f, pod, class, at, evidence)
 	}
 	install :=
-		[]string{shell.Command("helm install %s %s --repo %s -n %s --create-namespace --set resources.gpus.enabled=true",
+		[]string{shell.Command("helm install %s %s --repo %s -n %s --create-namespace --set resources.gpus.enabled=true --set gpuResourcesEnabledOverride=true",
 			facts.ChartDRA, facts.ChartDRA, facts.ChartRepository(facts.ChartDRA), facts.ChartDRA)}
 	if h, ok := facts.ReleaseOf(f, facts.ChartDRA); ok {
 		install = []string{facts.HelmUpgrade(h, "resources.gpus.enabled=true", "gpuResourcesEnabledOverride=true")}
 	} else if len(f.Component(facts.DRADriver)) > 0 { // installed, but the release is unknown
 		install = []string{
-			"helm list -A --filter dra # then upgrade that release to the same version with --reuse-values --set resources.gpus.enabled=true",
+			"helm list -A --filter dra # then upgrade that release to the same version with --reuse-values --set resources.gpus.enabled=true --set gpuResourcesEnabledOverride=true",
 		}
 	}
 	total, free := devices(f, driver)
@@ -156,9 +156,23 @@ func checkClass(
 				finding.Object{Kind: "Cluster"}, "DeviceClasses", "%s", words.OrNone(words.Joined(has)),
 			),
 		)
-		return claimFinding(pod, evidence, "the claim names a DeviceClass that does not exist",
-				finding.Fix{Text: "Specify an existing DeviceClass, or let the DRA driver's chart create this one.", Commands: install}),
-			true
+		title := "the claim names a DeviceClass that does not exist"
+		text := "Specify an existing DeviceClass, or let the DRA driver's chart create this one."
+		if d := scheduler.DaemonSetOf(f, nil, facts.DRADriver); d != nil && serving(f) == nil &&
+			strings.HasSuffix(class, ".nvidia.com") && driver == facts.DRAForGPUs {
+			title = "the DRA driver is installed without its GPU part, so the DeviceClass " + class + " does not exist"
+			evidence = append(evidence, finding.FieldEvidence(finding.Object{Kind: "DaemonSet",
+				Namespace: d.Namespace, Name: d.Name}, ".spec.template.spec.containers", "no container gpus"))
+			text = "Enable GPUs in the values of the DRA driver's chart, which requires both values. Creating the " +
+				"DeviceClass by hand does not help: no device would match."
+			if slices.ContainsFunc(f.GPUNodes, func(n *facts.Node) bool {
+				return facts.GPUsOf(n.Status.Allocatable) > 0
+			}) {
+				text += " First disable the device plugin on the nodes whose GPUs are to be claimed (in the GPU " +
+					"operator, devicePlugin.enabled=false): otherwise both allocate the same GPUs."
+			}
+		}
+		return claimFinding(pod, evidence, title, finding.Fix{Text: text, Commands: install}), true
 	case total == 0:
 		evidence = append(evidence,
 			finding.FieldEvidence(
@@ -174,7 +188,8 @@ func checkClass(
 		if d := serving(f); d != nil {
 			fix = finding.Fix{
 				Text: "The DRA driver is installed, with GPUs enabled, but its plugin offers none: see why in the " +
-					"log of its container gpus on the GPU nodes.",
+					"log of its container gpus on the GPU nodes. If the driver was installed after the plugin " +
+					"started, restart the plugin's pods.",
 				Commands: []string{
 					shell.Command("kubectl logs -n %s daemonset/%s -c gpus --tail=50", d.Namespace, d.Name),
 				},

@@ -24,7 +24,9 @@ import (
 //
 // obs.dcgm-labels does not read :9400/metrics, because collecting a snapshot does not scrape metrics. Missing per-pod
 // metrics for shared GPUs are expected and not reported.
-func Checks() []engine.Check { return []engine.Check{dcgmLabelsCheck(), dcgmCrashCheck()} }
+func Checks() []engine.Check {
+	return []engine.Check{dcgmLabelsCheck(), dcgmCrashCheck(), excludedCheck()}
+}
 
 func dcgmLabelsCheck() engine.Check {
 	return engine.Check{
@@ -185,7 +187,7 @@ func kubeletRootOf(f *facts.Facts, pod *corev1.Pod) string {
 	if n := f.Node(pod.Spec.NodeName); n != nil {
 		return facts.KubeletRoot(n)
 	}
-	return "/var/lib/kubelet"
+	return facts.DefaultKubeletRoot
 }
 
 func checkMonitors(f *facts.Facts, r *engine.Result, exporter *corev1.Pod) {

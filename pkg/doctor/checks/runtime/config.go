@@ -36,7 +36,8 @@ func configurationChecks() []engine.Check {
 			Run: func(f *facts.Facts, r *engine.Result) { viewFindings(f, r, "rt.unparsable") },
 		},
 		{
-			ID: "rt.dropin-shadow", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode}, Reads: files,
+			ID: "rt.dropin-shadow", Symptom: engine.Precise,
+			Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode}, Reads: files,
 			Title: "a drop-in replaces containerd's whole CRI configuration",
 			Why: "before containerd 2.0, a plugin's table in an imported file replaces that of the previous file, so " +
 				"a drop-in with only the nvidia handler removes runc: the CRI plugin is not loaded",
@@ -191,7 +192,7 @@ func checkEdited(f *facts.Facts, r *engine.Result) {
 		}
 		var latent []runtimeview.Finding
 		for _, found := range n.View.Findings {
-			if found.Latent {
+			if found.Latent && !readAll(n) {
 				latent = append(latent, found)
 			}
 		}

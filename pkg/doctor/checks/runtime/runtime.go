@@ -45,7 +45,18 @@ func runtimeFindings(n *facts.Node, id string) []runtimeview.Finding {
 	if n.View == nil {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(n.View.Findings), func(f runtimeview.Finding) bool { return f.ID != id })
+	return slices.DeleteFunc(slices.Clone(n.View.Findings), func(f runtimeview.Finding) bool {
+		return f.ID != id || f.Latent && readAll(n)
+	})
+}
+
+// readAll reports whether the running containerd started well after the last change to any of its files. Its
+// configuration in memory then results from these files, even if they appear to result in another one.
+func readAll(n *facts.Node) bool {
+	started, i := runtimeStarted(n), instance(n)
+	return !started.IsZero() && len(i.Files) > 0 && !slices.ContainsFunc(i.Files, func(file runtimeview.File) bool {
+		return file.Modified.IsZero() || file.Modified.Add(loadMargin).After(started)
+	})
 }
 
 // instance returns the runtime that the node's kubelet uses, or nil if unknown.

@@ -1,0 +1,63 @@
+package facts
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/platform"
+)
+
+// This file compares pods with the directories and components of their node's platform.
+
+// otherKubelet reports a pod that mounts a subdirectory of the kubelet's default root directory although the node's
+// kubelet has another one: the pod itself, or else a pod on its node that registers plugins. It reports nothing if a
+// socket of NVIDIA's is in the kubelet's directories, because a link then leads there.
+func (f *Facts) otherKubelet(pod *corev1.Pod, n *Node) (source, text string) {
+	root := KubeletRoot(n)
+	if root == DefaultKubeletRoot || n.Host != nil && slices.ContainsFunc(n.Host.Probe.DevicePlugins,
+		func(s api.Socket) bool { return strings.Contains(s.Path, "nvidia") }) {
+		return "", ""
+	}
+	for i, p := range append([]*corev1.Pod{pod}, n.Pods...) {
+		for _, v := range p.Spec.Volumes {
+			if v.HostPath != nil && strings.HasPrefix(v.HostPath.Path, DefaultKubeletRoot+"/") &&
+				(i == 0 || strings.Contains(v.HostPath.Path, "/plugins_registry")) {
+				return PodObject(p).String() + " .spec.volumes[" + v.Name + "].hostPath, and the kubelet's directory",
+					fmt.Sprintf("conflict: kubelet root %s, %s mounts %s", root, PodObject(p), v.HostPath.Path)
+			}
+		}
+	}
+	return "", ""
+}
+
+// driverElsewhere reports a pod that does not mount the directory in which its node's platform installs the driver.
+func (f *Facts) driverElsewhere(pod *corev1.Pod, n *Node) (source, text string) {
+	p, _ := platform.Of(string(n.Distribution))
+	if p.DriverRoot == "" || len(pod.Spec.Containers) == 0 ||
+		slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+			return v.HostPath != nil && strings.HasPrefix(v.HostPath.Path+"/", p.DriverRoot+"/")
+		}) {
+		return "", ""
+	}
+	return PodObject(pod).String() + " .spec.volumes[].hostPath",
+		"driver in " + p.DriverRoot + ", not mounted in the pod of " + pod.Spec.Containers[0].Image
+}
+
+// switchedOff reports that the ClusterPolicy disables the operator's driver, and maybe its toolkit, for a pod of the
+// operator: the node must have them.
+func (f *Facts) switchedOff(pod *corev1.Pod, n *Node) (source, text string) {
+	policy, _ := ClusterPolicy(f)
+	if !PolicyOff(f, "driver") || ComponentOf(pod.Labels, &pod.Spec) == "" {
+		return "", ""
+	}
+	text = "operator: driver disabled"
+	if PolicyOff(f, "toolkit") {
+		text += ", toolkit disabled"
+	}
+	return "ClusterPolicy " + policy.GetName() + " .spec.driver.enabled and .spec.toolkit.enabled",
+		text + " on " + string(n.Distribution)
+}
