@@ -2,6 +2,7 @@ package facts
 
 import (
 	"cmp"
+	"fmt"
 	"path"
 	"regexp"
 	"slices"
@@ -112,7 +113,7 @@ var writes = regexp.MustCompile(
 // volumes compares the paths in a pod's logs with the volumes of its containers.
 func (f *Facts) volumes(pod *corev1.Pod, _ *Node) (source, text string) {
 	for _, l := range f.LogsOf(pod) {
-		c := ContainerOf(pod, l.Container)
+		c := containerNamed(pod, l.Container)
 		if c == nil {
 			continue
 		}
@@ -134,7 +135,11 @@ func (f *Facts) volumes(pod *corev1.Pod, _ *Node) (source, text string) {
 
 // volumeOf describes the problem with a path to which a container writes, or returns "" if there is none.
 func volumeOf(pod *corev1.Pod, c *corev1.Container, file string, readOnly, denied bool) string {
-	m := MountOf(c, file)
+	m, in, user := MountOf(c, file), "no volume", userOf(pod)
+	if m != nil {
+		in = volumeText(pod, m.Name) + " at " + m.MountPath
+	}
+	byRoot := m == nil || strings.HasPrefix(in, "hostPath ")
 	switch {
 	case m == nil && pod.Status.Reason == "Evicted":
 		var beside []string
@@ -146,7 +151,11 @@ func volumeOf(pod *corev1.Pod, c *corev1.Container, file string, readOnly, denie
 		if len(beside) > 0 {
 			return "writes " + file + ", volumes at " + strings.Join(beside, " and ")
 		}
+	case byRoot && denied && user != nil && *user != 0:
+		return fmt.Sprintf("denied %s, %s, user %d", file, in, *user)
 	case m == nil:
+	case readOnly && (strings.HasPrefix(in, "ConfigMap ") || strings.HasPrefix(in, "Secret ")):
+		return "writes " + file + ", in " + in
 	case m.ReadOnly && readOnly:
 		return "writes " + file + ", mounted read-only at " + m.MountPath
 	case !m.ReadOnly && denied && !rootOrGroup(pod, c):

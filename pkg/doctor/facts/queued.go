@@ -26,8 +26,8 @@ const (
 	kaiGroup     = "scheduling.run.ai"
 )
 
-// Queued is GPU work that is waiting in a queue: a Kueue Workload, or a PodGroup of Volcano or KAI Scheduler. Often,
-// its pods do not exist yet.
+// Queued is GPU work that is waiting in a queue: a Kueue Workload, a Job without one, or a PodGroup of Volcano or KAI
+// Scheduler. Often, its pods do not exist yet.
 type Queued struct {
 	Object   finding.Object
 	Resource string   // resource name for kubectl: workloads.kueue.x-k8s.io
@@ -99,9 +99,15 @@ func findQueued(facts *Facts) []Queued {
 		if !waits(object) || f.Now.Sub(object.GetCreationTimestamp().Time) < young {
 			continue
 		}
+		isJob := object.GetKind() == "Job"
+		if isJob && (!IsHeld(object) || f.Now.Sub(object.GetCreationTimestamp().Time) < processed) {
+			continue
+		}
 		group, resource := f.podsOf(object), "workloads."+kueueGroup
 		if object.GetKind() == "PodGroup" {
 			resource = "podgroups." + apiGroup(object)
+		} else if isJob {
+			resource = "jobs"
 		}
 		pods := slices.DeleteFunc(slices.Clone(group), func(pod *corev1.Pod) bool { return !Unscheduled(pod) })
 		wants := requestsOf(object)
@@ -114,6 +120,12 @@ func findQueued(facts *Facts) []Queued {
 		}}
 		for _, pod := range pods {
 			q.Pods = append(q.Pods, pod.Namespace+"/"+pod.Name)
+		}
+		if isJob {
+			if q.Evidence = f.withoutWorkload(object); len(q.Evidence) > 0 {
+				all = append(all, q)
+			}
+			continue
 		}
 		q.Evidence = append(f.compareQueue(object, wants), f.incomplete(object, group)...)
 		if len(q.Evidence) == 0 {
@@ -204,7 +216,11 @@ func requestsOf(object *unstructured.Unstructured) map[corev1.ResourceName]int64
 	}
 	least, _, _ := unstructured.NestedMap(object.Object, "spec", "minResources")
 	add(least, 1)
-	for _, set := range mapsIn(object.Object, "spec", "podSets") {
+	sets := mapsIn(object.Object, "spec", "podSets")
+	if spec, found, _ := unstructured.NestedMap(object.Object, "spec"); found && object.GetKind() == "Job" {
+		sets = []map[string]any{{"template": spec["template"]}}
+	}
+	for _, set := range sets {
 		count, found, _ := unstructured.NestedInt64(set, "count")
 		if !found {
 			count = 1

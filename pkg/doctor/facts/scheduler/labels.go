@@ -59,11 +59,45 @@ func (s *Scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]i
 		v.Evidence = append(v.Evidence,
 			finding.Evidence{Source: plain[0].Object().String() + " .status.allocatable", Text: "no GPU resource"})
 	}
+	s.unmet(pod, able, &v)
 	v.Evidence = append(v.Evidence, s.byKueue(pod, able)...)
 	if keys := keysOf(pod); len(able) > 0 && len(keys) > 0 {
 		v.Fix.Commands = append(v.Fix.Commands, shell.Command("kubectl get nodes -L %s", strings.Join(keys, ",")))
 	}
 	return v
+}
+
+// unmet describes the requirements that no node meets, if some node meets the others, and the labels of a node that
+// come closest to them.
+func (s *Scheduler) unmet(pod *corev1.Pod, able []*facts.Node, v *verdict) {
+	var none []string
+	for i, n := range able {
+		lacks := MissingLabels(pod.Spec, n)
+		if i == 0 {
+			none = lacks
+		}
+		none = slices.DeleteFunc(none, func(one string) bool { return !slices.Contains(lacks, one) })
+	}
+	if len(none) == 0 || len(none) >= len(keysOf(pod)) || slices.ContainsFunc(s.F.Nodes, func(n *facts.Node) bool {
+		return Selects(pod, n)
+	}) {
+		return
+	}
+	v.Title = words.Clip("no GPU node has " + strings.Join(none, " and ") +
+		", which the pod's node selector or affinity requires")
+	text, n := "no GPU node has "+none[0], able[0]
+	key, _, _ := strings.Cut(strings.ReplaceAll(none[0], "=", " "), " ")
+	beside := slices.DeleteFunc(words.SortedKeys(n.Labels), func(have string) bool {
+		return !strings.HasPrefix(have, key[:strings.LastIndex(key, ".")+1]) || slices.Contains(keysOf(pod), have)
+	})
+	if value, ok := n.Labels[key]; ok {
+		text += "; " + n.Name + " has " + key + "=" + value
+	} else if len(beside) == 1 {
+		text += "; " + n.Name + " has " + beside[0] + "=" + n.Labels[beside[0]]
+		v.Fix.Text = "Correct this requirement where it is set: the GPU nodes meet the others, and " + n.Name + " has " +
+			beside[0] + "=" + n.Labels[beside[0]] + "."
+	}
+	v.Evidence = append(v.Evidence, finding.Evidence{Source: "labels of the GPU nodes", Text: words.Clip(text)})
 }
 
 // unlabeled returns a node with free GPUs that the pod would select if GPU feature discovery had labeled it like
