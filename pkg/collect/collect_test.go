@@ -1079,11 +1079,11 @@ func TestQueuedWorkIsCollected(t *testing.T) {
 		}},
 	)
 	s := collected(t, cluster)
-	if got := names(s.Queued); got != "waits held" {
+	if got := names(s.Queued); got != "held waits" {
 		t.Errorf("queued: %s", got)
-	} else if strings.Contains(fmt.Sprint(s.Queued[1].Object), "hush") {
-		t.Errorf("a Job keeps what nobody reads: %s", s.Queued[1].Object)
-	} else if text := fmt.Sprint(s.Queued[0].Object); strings.Contains(text, "hush") ||
+	} else if strings.Contains(fmt.Sprint(s.Queued[0].Object), "hush") {
+		t.Errorf("a Job keeps what nobody reads: %s", s.Queued[0].Object)
+	} else if text := fmt.Sprint(s.Queued[1].Object); strings.Contains(text, "hush") ||
 		!strings.Contains(text, "gpu:4") {
 		t.Errorf("the templates of pods keep what nobody reads, or lost what they request: %s", text)
 	}

@@ -16,6 +16,9 @@ import (
 func TestPathsCompared(t *testing.T) {
 	t.Parallel()
 	const lost = "FileNotFoundError: [Errno 2] No such file or directory: '/data/train.jsonl'"
+	const inGo = "open /data/key: no such file or directory"
+	const noModel = "OSError: /data/data/m does not exist"
+	const readOnly = "OSError: [Errno 30] Read-only file system: '/data/out'"
 	const denied = "PermissionError: [Errno 13] Permission denied: '/data/out'"
 	runs := func(args ...string) podChange {
 		return func(p *corev1.Pod) { p.Spec.Containers[0].Args = args }
@@ -41,20 +44,20 @@ func TestPathsCompared(t *testing.T) {
 	}{
 		"claim":          {[]podChange{at("/data", claim)}, lost, "file-missing-in-volume"},
 		"ConfigMap":      {[]podChange{at("/data", config)}, lost, "file-missing-in-configmap"},
-		"Secret":         {[]podChange{at("/data", secret)}, "open /data/key: no such file or directory", "file-missing-in-configmap"},
+		"Secret":         {[]podChange{at("/data", secret)}, inGo, "file-missing-in-configmap"},
 		"emptyDir":       {[]podChange{at("/data", empty)}, lost, "model-directory-in-empty-volume"},
-		"emptyDir in Go": {[]podChange{at("/data", empty)}, "open /data/a: no such file or directory", "file-missing-in-emptydir"},
+		"emptyDir in Go": {[]podChange{at("/data", empty)}, inGo, "file-missing-in-emptydir"},
 		"argument":       {[]podChange{runs("--train-file", "/data/train.jsonl")}, lost, "file-named-by-argument-missing"},
 		"parent in env": {[]podChange{func(p *corev1.Pod) {
 			p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "DATA_DIR", Value: "/data"}}
 		}}, lost, "file-named-by-argument-missing"},
 		"of the image":     {nil, lost, ""},
 		"earlier line":     {[]podChange{at("/data", claim)}, lost + longLog, ""},
-		"twice":            {[]podChange{runs("--model", "/data/data/m"), at("/data", claim)}, "OSError: /data/data/m does not exist", "mount-path-twice"},
+		"twice":            {[]podChange{runs("--model", "/data/data/m"), at("/data", claim)}, noModel, "mount-path-twice"},
 		"host path":        {[]podChange{at("/data", host), as(1000)}, denied, "user-may-not-write-to-host-path"},
 		"image":            {[]podChange{as(1000)}, denied, "user-may-not-write-to-image"},
 		"image, by root":   {[]podChange{as(0)}, denied, ""},
-		"read-only Secret": {[]podChange{at("/data", secret)}, "OSError: [Errno 30] Read-only file system: '/data/out'", "writes-to-configmap"},
+		"read-only Secret": {[]podChange{at("/data", secret)}, readOnly, "writes-to-configmap"},
 	} {
 		changes := append([]podChange{crashing(1, "Error")}, c.changes...)
 		b := newBench().node("n", 1).pod("p", "n", 1, changes...)
@@ -78,9 +81,8 @@ const longLog = "\n1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12\n13\n14\n15\n16\n17\n18
 func TestPeerRefuses(t *testing.T) {
 	t.Parallel()
 	for phase, want := range map[corev1.PodPhase]bool{corev1.PodRunning: true, corev1.PodPending: false} {
-		b := newBench().node("n", 2).pod("launcher", "n", 1, crashing(1, "Error")).pod("w-0", "n", 1, func(p *corev1.Pod) {
-			p.Spec.Hostname, p.Status.Phase = "w-0", phase
-		})
+		b := newBench().node("n", 2).pod("launcher", "n", 1, crashing(1, "Error"))
+		b.pod("w-0", "n", 1, func(p *corev1.Pod) { p.Spec.Hostname, p.Status.Phase = "w-0", phase })
 		b.previous("launcher", "ssh: connect to host w-0.w.default.svc port 22: Connection refused")
 		b.log("w-0", "bash: line 1: /usr/sbin/sshd: No such file or directory")
 		if _, all := b.tell(t); signed(all, "mpi-worker-image-without-sshd") != want {
@@ -104,11 +106,10 @@ func TestLivenessWhileLoading(t *testing.T) {
 				at = benchAgo(12 * time.Minute)
 			}
 			p.Status.Conditions = nil
-			p.Status.ContainerStatuses = []corev1.ContainerStatus{{
-				Name: c.Name, RestartCount: 9,
-				State:                corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: benchAgo(11 * time.Minute)}},
-				LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, FinishedAt: at}},
-			}}
+			s := corev1.ContainerStatus{Name: c.Name, RestartCount: 9}
+			s.State.Running = &corev1.ContainerStateRunning{StartedAt: benchAgo(11 * time.Minute)}
+			s.LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 137, FinishedAt: at}
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{s}
 		})
 		b.event("Pod", "p", "Killing", "Container c failed liveness probe, will be restarted", func(e *corev1.Event) {
 			e.LastTimestamp = benchAgo(16 * time.Minute)

@@ -9,14 +9,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// This file compares the paths in a container's arguments and errors with its volumes, and a pod with the log of a peer.
+// This file compares the paths in the arguments and errors of a container with its volumes, and a pod with the log of a
+// peer.
 
 // absent matches the path of a missing file in messages from Python, Go, C and shells, and in those about a model
 // directory.
-var absent = regexp.MustCompile(`(?:No such file or directory: |Repo id must [^/]{0,120}|local directory specified: )'(/[^']+)'|` +
-	`\b(?:open|stat|lstat|chdir|read) (/\S+): no such file|` +
-	`(?:cannot (?:open|access|stat)|can't open(?: file)?) ['"]?(/[^\s'":]+)['"]?: .*No such file|` +
-	`^\S*?(?:error|Error): (/[^\s:]+): No such file`)
+var absent = regexp.MustCompile(
+	`(?:No such file or directory: |Repo id must [^/]{0,120}|local directory specified: )'(/[^']+)'|` +
+		`\b(?:open|stat|lstat|chdir|read) (/\S+): no such file|` +
+		`(?:cannot (?:open|access|stat)|can't open(?: file)?) ['"]?(/[^\s'":]+)['"]?: .*No such file|` +
+		`^\S*?(?:error|Error): (/[^\s:]+): No such file`,
+)
 
 // volumeText returns a volume's kind and source: claim NAME, ConfigMap NAME, emptyDir NAME.
 func volumeText(pod *corev1.Pod, name string) string {
@@ -95,7 +98,8 @@ func (f *Facts) missingFile(pod *corev1.Pod, _ *Node) (source, text string) {
 				if text = "missing: " + file + ", in " + in; by != "" {
 					text += ", named by " + by
 				}
-				source = PodObject(pod).String() + ", container " + c.Name + " .args, .env and .volumeMounts, and its log"
+				source = PodObject(pod).String() + ", container " + c.Name +
+					" .args, .env and .volumeMounts, and its log"
 			}
 		}
 	}

@@ -204,40 +204,6 @@ func (f *comparer) podsOf(object *unstructured.Unstructured) []*corev1.Pod {
 	return all
 }
 
-// requestsOf returns the minimum resources that a Workload or PodGroup requests to start.
-func requestsOf(object *unstructured.Unstructured) map[corev1.ResourceName]int64 {
-	all := map[corev1.ResourceName]int64{}
-	add := func(amounts map[string]any, times int64) {
-		for name := range amounts {
-			if n, ok := amountIn(amounts, corev1.ResourceName(name)); ok {
-				all[corev1.ResourceName(name)] += n * times
-			}
-		}
-	}
-	least, _, _ := unstructured.NestedMap(object.Object, "spec", "minResources")
-	add(least, 1)
-	sets := mapsIn(object.Object, "spec", "podSets")
-	if spec, found, _ := unstructured.NestedMap(object.Object, "spec"); found && object.GetKind() == "Job" {
-		sets = []map[string]any{{"template": spec["template"]}}
-	}
-	for _, set := range sets {
-		count, found, _ := unstructured.NestedInt64(set, "count")
-		if !found {
-			count = 1
-		}
-		for _, c := range mapsIn(set, "template", "spec", "containers") {
-			limits, _, _ := unstructured.NestedMap(c, "resources", "limits")
-			requests, _, _ := unstructured.NestedMap(c, "resources", "requests")
-			if limits == nil {
-				limits = map[string]any{}
-			}
-			maps.Copy(limits, requests) // a request that is not set defaults to the limit
-			add(limits, count)
-		}
-	}
-	return all
-}
-
 // conditionsOf returns the messages in the conditions and admission checks that prevent an object from starting.
 func conditionsOf(object *unstructured.Unstructured, of finding.Object) []finding.Evidence {
 	var all []finding.Evidence
