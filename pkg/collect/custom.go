@@ -157,41 +157,30 @@ func keepCustom(object *unstructured.Unstructured) bool {
 	if facts.IsFinished(object) {
 		return false
 	}
+	sets, _, _ := unstructured.NestedSlice(object.Object, "spec", "podSets")
 	if object.GetKind() == "Job" {
 		if !facts.IsHeld(object) {
 			return false
 		}
-		containers, _, _ := unstructured.NestedSlice(object.Object, "spec", "template", "spec", "containers")
 		object.SetAnnotations(nil) // one of them contains the whole Job
-		keepRequests(containers)
-		object.Object["spec"] = map[string]any{
-			"suspend":  true,
-			"template": map[string]any{"spec": map[string]any{"containers": containers}},
-		}
-		return true
+		sets = []any{object.Object["spec"]}
 	}
-	sets, _, _ := unstructured.NestedSlice(object.Object, "spec", "podSets")
 	for _, set := range sets {
 		set, _ := set.(map[string]any)
 		containers, found, _ := unstructured.NestedSlice(set, "template", "spec", "containers")
 		if !found {
 			continue
 		}
-		keepRequests(containers)
+		for i, c := range containers {
+			c, _ := c.(map[string]any)
+			containers[i] = map[string]any{"name": c["name"], "resources": c["resources"]}
+		}
 		set["template"] = map[string]any{"spec": map[string]any{"containers": containers}}
 	}
-	if len(sets) > 0 {
+	if len(sets) > 0 && object.GetKind() != "Job" {
 		_ = unstructured.SetNestedSlice(object.Object, sets, "spec", "podSets") // the field already has this shape
 	}
 	return true
-}
-
-// keepRequests reduces containers to their names and requests.
-func keepRequests(containers []any) {
-	for i, c := range containers {
-		c, _ := c.(map[string]any)
-		containers[i] = map[string]any{"name": c["name"], "resources": c["resources"]}
-	}
 }
 
 // draGroup is the API group of dynamic resource allocation.

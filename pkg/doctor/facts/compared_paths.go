@@ -3,7 +3,6 @@ package facts
 import (
 	"path"
 	"regexp"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,141 +20,108 @@ var absent = regexp.MustCompile(
 		`^\S*?(?:error|Error): (/[^\s:]+): No such file`,
 )
 
-// volumeText returns a volume's kind and source: claim NAME, ConfigMap NAME, emptyDir NAME.
-func volumeText(pod *corev1.Pod, name string) string {
+// volumeAt describes the volume that contains a path in a container: claim NAME at PATH, emptyDir NAME at PATH.
+func volumeAt(pod *corev1.Pod, c *corev1.Container, file string) string {
+	m, text := MountOf(c, file), ""
+	if m == nil {
+		return "no volume"
+	}
 	for i := range pod.Spec.Volumes {
 		switch v := &pod.Spec.Volumes[i]; {
-		case v.Name != name:
+		case v.Name != m.Name:
 		case v.PersistentVolumeClaim != nil:
-			return "claim " + v.PersistentVolumeClaim.ClaimName
+			text = "claim " + v.PersistentVolumeClaim.ClaimName
 		case v.ConfigMap != nil:
-			return "ConfigMap " + v.ConfigMap.Name
+			text = "ConfigMap " + v.ConfigMap.Name
 		case v.Secret != nil:
-			return "Secret " + v.Secret.SecretName
+			text = "Secret " + v.Secret.SecretName
 		case v.HostPath != nil:
-			return "hostPath " + v.HostPath.Path
+			text = "hostPath " + v.HostPath.Path
 		case v.EmptyDir != nil:
-			return "emptyDir " + name
+			text = "emptyDir " + m.Name
 		}
 	}
-	return ""
+	return text + " at " + m.MountPath
 }
 
-// namedBy returns the argument or variable that names a path or one of its parent directories, or "".
-func namedBy(c *corev1.Container, file string) string {
-	names := func(value string) bool {
-		return path.IsAbs(value) && len(value) > 1 && under(file, path.Clean(value))
-	}
-	all := wordsOf(c)
-	for i, word := range all {
-		word = strings.Trim(word, `"';`)
-		flag, value, joined := strings.Cut(word, "=")
-		switch {
-		case joined && names(value):
-			return flag
-		case names(word) && i > 0 && strings.HasPrefix(all[i-1], "-"):
-			return all[i-1]
-		case names(word):
-			return word
+// settingsOf returns the names and values of a container's arguments and variables.
+func settingsOf(c *corev1.Container) (all [][2]string) {
+	before := ""
+	for _, word := range wordsOf(c) {
+		if name, value, joined := strings.Cut(word, "="); joined {
+			before, word = name, value
 		}
+		all = append(all, [2]string{before, strings.Trim(word, `"';`)})
+		before = word
 	}
-	for _, e := range c.Env {
-		if names(e.Value) {
-			return e.Name
-		}
+	for i := range c.Env {
+		all = append(all, [2]string{c.Env[i].Name, c.Env[i].Value})
 	}
-	return ""
+	return all
 }
 
 // lastLines is the number of lines at the end of a log that are about the failure of the program.
 const lastLines = 20
 
-// missingFile reports the last missing file in the log of a failed container, if a volume should contain it or the
-// pod names it.
+// missingFile reports the last missing file in the log of a failing pod, if a volume should contain it or the pod names
+// it.
 func (f *Facts) missingFile(pod *corev1.Pod, _ *Node) (source, text string) {
-	for _, t := range f.Troubles(pod) {
-		c := containerNamed(pod, t.Container)
-		for _, l := range f.LogsOf(pod) {
-			if c == nil || l.Container != c.Name {
+	for _, l := range f.LogsOf(pod) {
+		c := containerNamed(pod, l.Container)
+		lines := strings.Split(strings.TrimSpace(l.Text), "\n")
+		for _, line := range lines[max(0, len(lines)-lastLines):] {
+			m := absent.FindStringSubmatch(line)
+			if m == nil || c == nil {
 				continue
 			}
-			lines := strings.Split(strings.TrimSpace(l.Text), "\n")
-			for _, line := range lines[max(0, len(lines)-lastLines):] {
-				m := absent.FindStringSubmatch(line)
-				if m == nil {
-					continue
+			file := strings.Join(m[1:], "")
+			in, by := volumeAt(pod, c, file), ""
+			for _, named := range settingsOf(c) {
+				if path.IsAbs(named[1]) && len(named[1]) > 1 && under(file, named[1]) {
+					by = ", named by " + named[0]
 				}
-				file := strings.Join(m[1:], "")
-				in, by := "no volume", namedBy(c, file)
-				if mount := MountOf(c, file); mount != nil {
-					if in = volumeText(pod, mount.Name); in == "" {
-						continue
-					}
-					in += " at " + mount.MountPath
-				} else if by == "" {
-					continue // a file of the image
-				}
-				if text = "missing: " + file + ", in " + in; by != "" {
-					text += ", named by " + by
-				}
-				source = PodObject(pod).String() + ", container " + c.Name +
-					" .args, .env and .volumeMounts, and its log"
+			}
+			if in != "no volume" || by != "" { // otherwise, a file of the image
+				source, text = pathSource(pod, c), "missing: "+file+", in "+in+by
 			}
 		}
 	}
 	return source, text
 }
 
+func pathSource(pod *corev1.Pod, c *corev1.Container) string {
+	return PodObject(pod).String() + ", container " + c.Name + " .args, .env and .volumeMounts, and its log"
+}
+
 // mountedTwice reports an argument or variable in which the mount path of a volume is repeated.
 func (f *Facts) mountedTwice(pod *corev1.Pod, _ *Node) (source, text string) {
-	for c := range Containers(pod) {
-		all := wordsOf(c)
-		for _, e := range c.Env {
-			all = append(all, e.Value)
-		}
-		for _, word := range all {
-			if at := strings.Index(word, "/"); at >= 0 {
-				file := strings.Trim(word[at:], `"';`)
-				if m := MountOf(c, file); m != nil && len(m.MountPath) > 1 &&
-					under(file, path.Join(m.MountPath, m.MountPath)) {
-					return PodObject(pod).String() + ", container " + c.Name + " .args, .env and .volumeMounts",
-						"conflict: " + file + " has the mount path " + m.MountPath + " twice"
-				}
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		for _, named := range settingsOf(c) {
+			if m := MountOf(c, named[1]); m != nil && len(m.MountPath) > 1 &&
+				under(named[1], m.MountPath+m.MountPath) {
+				source = pathSource(pod, c)
+				text = "conflict: " + named[1] + " has the mount path " + m.MountPath + " twice"
 			}
 		}
 	}
-	return "", ""
+	return source, text
 }
 
-var (
-	// unreachable matches errors of clients that reach a pod on which no program listens.
-	unreachable = regexp.MustCompile(`(?i)connection refused|ECONNREFUSED`)
-	// hosts matches names of hosts in such errors.
-	hosts = regexp.MustCompile(`[a-z0-9][-a-z0-9]*[a-z0-9]`)
-	// complains matches errors in a peer's log.
-	complains = regexp.MustCompile(`(?i)error|no such file|not found|denied|cannot|failed|fatal|no hostkeys|missing`)
-)
+// hosts matches names of hosts in errors about connections.
+var hosts = regexp.MustCompile(`[a-z0-9][-a-z0-9]*[a-z0-9]`)
 
-// refusedByPeer reports the last error in the log of a running pod to which this pod could not connect.
+// refusedByPeer reports an error in the log of a running pod to which this pod could not connect.
 func (f *Facts) refusedByPeer(pod *corev1.Pod, _ *Node) (source, text string) {
-	for _, l := range f.LogsOf(pod) {
-		for line := range strings.Lines(l.Text) {
-			if !unreachable.MatchString(line) {
-				continue
-			}
-			for _, name := range hosts.FindAllString(line, -1) {
-				peer := Once(f, podsByHostname)[pod.Namespace+"/"+name]
-				if peer == nil || peer == pod || peer.Status.Phase != corev1.PodRunning {
-					continue
-				}
-				for _, said := range f.LogsOf(peer) {
-					lines := strings.Split(strings.TrimSpace(said.Text), "\n")
-					slices.Reverse(lines)
-					if at := slices.IndexFunc(lines, complains.MatchString); at >= 0 && !said.Previous {
-						return LogSource(said), "peer " + name + " logs: " + strings.TrimSpace(lines[at])
-					}
-				}
-			}
+	refused, _ := f.GrepLogs(pod, "onnection refused")
+	for _, name := range hosts.FindAllString(refused.Text, -1) {
+		peer := Once(f, podsByHostname)[pod.Namespace+"/"+name]
+		if peer == nil || peer == pod || peer.Status.Phase != corev1.PodRunning {
+			continue
+		}
+		e, found := f.GrepLogs(peer, "o such file", "ot found", "rror", "enied", "annot ", "hostkeys", "issing")
+		if found {
+			return e.Source, "peer " + name + " logs: " + e.Text
 		}
 	}
 	return "", ""

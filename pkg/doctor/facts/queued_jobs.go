@@ -2,14 +2,12 @@ package facts
 
 import (
 	"maps"
+	"regexp"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
-	"sigs.k8s.io/yaml"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
@@ -23,9 +21,14 @@ func IsHeld(object *unstructured.Unstructured) bool {
 	return object.GetKind() == "Job" && suspended && object.GetLabels()[QueueLabel] != ""
 }
 
+// managedNamespaces matches the label of the namespaces that Kueue's configuration selects.
+var managedNamespaces = regexp.MustCompile(
+	`\n {0,2}managedJobsNamespaceSelector:\s+matchLabels:\s+["']?([\w./-]+)["']?: ["']?([\w.-]+)`,
+)
+
 // withoutWorkload returns evidence that Kueue has created no Workload for a suspended Job.
 //
-//	no Workload for the Job of queue NAME(: namespace NAME does not match managedJobsNamespaceSelector SELECTOR)
+//	no Workload for the Job of queue NAME(: namespace NAME does not match managedJobsNamespaceSelector LABEL)
 func (f *comparer) withoutWorkload(job *unstructured.Unstructured) []finding.Evidence {
 	if slices.ContainsFunc(f.Snapshot.Queued, func(w unstructured.Unstructured) bool {
 		return slices.ContainsFunc(w.GetOwnerReferences(), func(o metav1.OwnerReference) bool {
@@ -38,21 +41,12 @@ func (f *comparer) withoutWorkload(job *unstructured.Unstructured) []finding.Evi
 		Source: "Job " + job.GetNamespace() + "/" + job.GetName() + " .metadata.labels and .spec.suspend, and the Workloads",
 		Text:   "no Workload for the Job of queue " + job.GetLabels()[QueueLabel],
 	}
-	namespace := f.MetaOf("namespace", "", job.GetNamespace())
 	for i := range f.ConfigMaps {
-		var config struct {
-			ManagedJobsNamespaceSelector *metav1.LabelSelector `json:"managedJobsNamespaceSelector"`
-		}
-		text := f.ConfigMaps[i].Data["controller_manager_config.yaml"]
-		if namespace == nil || !strings.Contains(text, kueueGroup) || yaml.Unmarshal([]byte(text), &config) != nil ||
-			config.ManagedJobsNamespaceSelector == nil {
-			continue
-		}
-		selector, err := metav1.LabelSelectorAsSelector(config.ManagedJobsNamespaceSelector)
-		if err == nil && !selector.Matches(labels.Set(namespace.GetLabels())) {
+		m := managedNamespaces.FindStringSubmatch(f.ConfigMaps[i].Data["controller_manager_config.yaml"])
+		if o := f.MetaOf("namespace", "", job.GetNamespace()); m != nil && o != nil && o.GetLabels()[m[1]] != m[2] {
 			e.Source += ", and ConfigMap " + f.ConfigMaps[i].Namespace + "/" + f.ConfigMaps[i].Name
-			e.Text += ": namespace " + job.GetNamespace() + " does not match managedJobsNamespaceSelector " +
-				strings.ReplaceAll(selector.String(), " ", "")
+			e.Text += ": namespace " + job.GetNamespace() + " does not match managedJobsNamespaceSelector " + m[1] +
+				"=" + m[2]
 		}
 	}
 	return []finding.Evidence{e}
@@ -70,11 +64,8 @@ func requestsOf(object *unstructured.Unstructured) map[corev1.ResourceName]int64
 	}
 	least, _, _ := unstructured.NestedMap(object.Object, "spec", "minResources")
 	add(least, 1)
-	sets := mapsIn(object.Object, "spec", "podSets")
-	if spec, found, _ := unstructured.NestedMap(object.Object, "spec"); found && object.GetKind() == "Job" {
-		sets = []map[string]any{{"template": spec["template"]}}
-	}
-	for _, set := range sets {
+	job, _ := object.Object["spec"].(map[string]any) // has a template, as a set of pods does
+	for _, set := range append(mapsIn(object.Object, "spec", "podSets"), job) {
 		count, found, _ := unstructured.NestedInt64(set, "count")
 		if !found {
 			count = 1
