@@ -165,7 +165,7 @@ func connected(objects ...runtime.Object) (Cluster, *fake.Clientset) {
 		{"resource.nvidia.com", "v1beta1", "computedomains"}, {"monitoring.coreos.com", "v1", "servicemonitors"},
 		{"monitoring.coreos.com", "v1", "prometheuses"}, {"scheduling.run.ai", "v2", "queues"},
 		{"scheduling.volcano.sh", "v1beta1", "queues"}, {"kueue.x-k8s.io", "v1beta2", "workloads"},
-		{"kueue.x-k8s.io", "v1beta2", "clusterqueues"},
+		{"kueue.x-k8s.io", "v1beta2", "clusterqueues"}, {"batch", "v1", "jobs"},
 	} {
 		lists[schema.GroupVersionResource{Group: kind[0], Version: kind[1], Resource: kind[2]}] = kind[2] + "List"
 	}
@@ -1054,6 +1054,22 @@ func TestQueuedWorkIsCollected(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for name, suspended := range map[string]bool{"held": true, "runs": false} {
+		job := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "batch/v1", "kind": "Job",
+			"metadata": map[string]any{
+				"name": name, "namespace": "ml", "labels": map[string]any{"kueue.x-k8s.io/queue-name": "q"},
+				"annotations": map[string]any{"kubectl.kubernetes.io/last-applied-configuration": "hush"},
+			},
+			"spec": map[string]any{"suspend": suspended, "template": map[string]any{
+				"spec": map[string]any{"containers": []any{map[string]any{"name": "c", "args": []any{"hush"}}}},
+			}},
+		}}
+		resource := schema.GroupVersionResource{Group: "batch", Version: "v1", Resource: "jobs"}
+		if err := custom.Tracker().Create(resource, job, "ml"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	client.Resources = append(client.Resources,
 		&metav1.APIResourceList{GroupVersion: "kueue.x-k8s.io/v1beta2", APIResources: []metav1.APIResource{
 			{Name: "workloads"}, {Name: "clusterqueues"},
@@ -1063,9 +1079,11 @@ func TestQueuedWorkIsCollected(t *testing.T) {
 		}},
 	)
 	s := collected(t, cluster)
-	if got := names(s.Queued); got != "waits" {
+	if got := names(s.Queued); got != "held waits" {
 		t.Errorf("queued: %s", got)
-	} else if text := fmt.Sprint(s.Queued[0].Object); strings.Contains(text, "hush") ||
+	} else if strings.Contains(fmt.Sprint(s.Queued[0].Object), "hush") {
+		t.Errorf("a Job keeps what nobody reads: %s", s.Queued[0].Object)
+	} else if text := fmt.Sprint(s.Queued[1].Object); strings.Contains(text, "hush") ||
 		!strings.Contains(text, "gpu:4") {
 		t.Errorf("the templates of pods keep what nobody reads, or lost what they request: %s", text)
 	}

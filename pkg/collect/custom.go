@@ -101,11 +101,18 @@ func (c *collector) custom(ctx context.Context) {
 		{"api/queues", "kueue.x-k8s.io", "v1beta1", "clusterqueues", &c.s.Queues},
 		{"api/queues", "kueue.x-k8s.io", "v1beta1", "localqueues", &c.s.Queues},
 		{"api/queued", "kueue.x-k8s.io", "v1beta1", "workloads", &c.s.Queued},
+		{"api/queued/jobs", "batch", "v1", "jobs", &c.s.Queued},
 		{"api/queued", "scheduling.volcano.sh", "v1beta1", "podgroups", &c.s.Queued},
 		{"api/queued", "scheduling.run.ai", "v2alpha2", "podgroups", &c.s.Queued},
 	} {
-		version := kind.version
-		if c.served.groups != nil {
+		version, options := kind.version, metav1.ListOptions{Limit: pageSize}
+		switch {
+		case kind.resource == "jobs": // only those that Kueue should start
+			if c.served.versions["workloads.kueue.x-k8s.io"] == "" {
+				continue
+			}
+			options.LabelSelector = facts.QueueLabel
+		case c.served.groups != nil:
 			if version = c.served.versions[kind.resource+"."+kind.group]; version == "" && !c.unknown(kind.group) {
 				continue // the resource is not installed
 			}
@@ -118,7 +125,7 @@ func (c *collector) custom(ctx context.Context) {
 		)
 		list := paged(resource.List,
 			func(l *unstructured.UnstructuredList) []unstructured.Unstructured { return l.Items })
-		kept, err := all(ctx, metav1.ListOptions{Limit: pageSize}, list, keepCustom)
+		kept, err := all(ctx, options, list, keepCustom)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -151,6 +158,13 @@ func keepCustom(object *unstructured.Unstructured) bool {
 		return false
 	}
 	sets, _, _ := unstructured.NestedSlice(object.Object, "spec", "podSets")
+	if object.GetKind() == "Job" {
+		if !facts.IsHeld(object) {
+			return false
+		}
+		object.SetAnnotations(nil) // one of them contains the whole Job
+		sets = []any{object.Object["spec"]}
+	}
 	for _, set := range sets {
 		set, _ := set.(map[string]any)
 		containers, found, _ := unstructured.NestedSlice(set, "template", "spec", "containers")
@@ -163,7 +177,7 @@ func keepCustom(object *unstructured.Unstructured) bool {
 		}
 		set["template"] = map[string]any{"spec": map[string]any{"containers": containers}}
 	}
-	if len(sets) > 0 {
+	if len(sets) > 0 && object.GetKind() != "Job" {
 		_ = unstructured.SetNestedSlice(object.Object, sets, "spec", "podSets") // the field already has this shape
 	}
 	return true

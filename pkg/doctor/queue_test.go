@@ -65,6 +65,10 @@ func TestQueuedWork(t *testing.T) {
 		group   = "{apiVersion: scheduling.volcano.sh/v1beta1, kind: PodGroup, metadata: {name: g, namespace: ml," +
 			" creationTimestamp: '2020-01-01T00:00:00Z'}, spec: {queue: q, minResources: {nvidia.com/gpu: 8, cpu: '2'}}, " +
 			"status: {%s}}"
+		queueName = "kueue.x-k8s.io/queue-name: q"
+		job       = "{apiVersion: batch/v1, kind: Job, metadata: {name: j, namespace: ml, labels: {" + queueName +
+			"}, creationTimestamp: '2020-01-01T00:00:00Z'}, spec: {suspend: true, template: {spec: {containers: " +
+			"[{name: c, resources: {limits: {nvidia.com/gpu: 1}}}]}}}}"
 		queue    = "{apiVersion: scheduling.volcano.sh/v1beta1, kind: Queue, metadata: {name: %s}, spec: {%s}, status: {%s}}"
 		pending  = "conditions: [{type: QuotaReserved, status: 'False', message: %q}]"
 		noFit    = `topology "t" doesn't allow to fit any of 2 pod(s). Total nodes: 1; excluded: resource "nvidia.com/gpu": 1`
@@ -83,6 +87,13 @@ func TestQueuedWork(t *testing.T) {
 		"no LocalQueue, compared": {
 			[]string{strings.Replace(local, "name: q", "name: other", 1)}, []string{say(workload, "")},
 			"kueue-queue-missing",
+		},
+		"a suspended Job without a Workload": {[]string{local}, []string{job}, "job-suspended-without-workload"},
+		"a Job that its user suspended":      {nil, []string{strings.Replace(job, queueName, "a: b", 1)}, ""},
+		"a Job that runs":                    {nil, []string{strings.Replace(job, "suspend: true", "suspend: false", 1)}, ""},
+		"a Job with a Workload": {
+			[]string{local}, []string{job, strings.Replace(say(workload, admitted), "{name: w,",
+				"{name: w, ownerReferences: [{apiVersion: batch/v1, kind: Job, name: j, uid: u}],", 1)}, "",
 		},
 		"no name of a queue": {
 			[]string{local},

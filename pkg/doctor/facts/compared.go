@@ -33,6 +33,11 @@ import (
 //	conflict: no GPU in container NAME, RESOURCE in container NAME    the failing container requests no GPU
 //	conflict: hostNetwork, dnsPolicy POLICY                  the pod uses its node's DNS servers
 //	conflict: model PATH, volumes at PATHS                   the model is in none of the container's volumes
+//	missing: PATH, in (no volume | KIND NAME at PATH)(, named by ARGUMENT)    a failed container does not find a file
+//	conflict: PATH has the mount path PATH twice             in an argument or variable
+//	conflict: denied PATH, (no volume | hostPath NAME at PATH), user NUMBER
+//	conflict: writes PATH, in (ConfigMap | Secret) NAME at PATH    these volumes are read-only
+//	peer NAME logs: LINE                                     the last error of a pod that refuses a connection
 //	covered: PATH by volume NAME at PATH                     a volume hides the program in the image
 //	GPUs off: NVIDIA_VISIBLE_DEVICES=VALUE, WHO set it       the variable hides the GPUs
 //	volume full: claim NAME at PATH: MESSAGE                 a write to a volume fails for lack of space
@@ -83,6 +88,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.movedPlugins, f.withoutOperator, f.mixedAtBoot, f.fillsDisk, f.diskPerWorker, f.kserveDefaults,
 		f.withoutSidecar, f.unreadEnv,
 		f.heldVolume, f.unexpanded, f.defaultLimit, f.OtherDomain, f.otherKubelet, f.driverElsewhere, f.switchedOff,
+		f.missingFile, f.mountedTwice, f.refusedByPeer,
 	} {
 		if source, text := compare(pod, n); text != "" {
 			all = append(all, signatures.Line{

@@ -64,7 +64,7 @@ func (f *Facts) diskPerWorker(pod *corev1.Pod, n *Node) (source, text string) {
 		if dir == "" || err != nil || disk == 0 {
 			continue
 		}
-		if m := MountOf(c, dir); m != nil && claimOf(pod, m.Name) != "" {
+		if strings.HasPrefix(volumeAt(pod, c, dir), "claim ") {
 			continue
 		}
 		workers := 1.0

@@ -35,10 +35,10 @@ func (f *Facts) heldVolume(pod *corev1.Pod, n *Node) (source, text string) {
 			continue
 		}
 		for _, v := range pod.Spec.Volumes {
-			claim := claimOf(pod, v.Name)
-			if claim == "" || !mounts(other, claim) {
+			if v.PersistentVolumeClaim == nil || !mounts(other, v.PersistentVolumeClaim.ClaimName) {
 				continue
 			}
+			claim := v.PersistentVolumeClaim.ClaimName
 			source = PodObject(other).String() + " .spec.volumes and .metadata.ownerReferences"
 			text = "volume held: claim " + claim + " by Pod " + other.Name + " on " + other.Spec.NodeName
 			deployment, set := DeploymentOf(pod)
@@ -56,7 +56,9 @@ func (f *Facts) heldVolume(pod *corev1.Pod, n *Node) (source, text string) {
 
 // mounts reports whether one of the pod's volumes refers to the claim.
 func mounts(pod *corev1.Pod, claim string) bool {
-	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return claimOf(pod, v.Name) == claim })
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim
+	})
 }
 
 // DeploymentOf returns the names of a pod's Deployment and ReplicaSet.

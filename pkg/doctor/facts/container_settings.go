@@ -2,6 +2,7 @@ package facts
 
 import (
 	"cmp"
+	"fmt"
 	"path"
 	"regexp"
 	"slices"
@@ -112,7 +113,7 @@ var writes = regexp.MustCompile(
 // volumes compares the paths in a pod's logs with the volumes of its containers.
 func (f *Facts) volumes(pod *corev1.Pod, _ *Node) (source, text string) {
 	for _, l := range f.LogsOf(pod) {
-		c := ContainerOf(pod, l.Container)
+		c := containerNamed(pod, l.Container)
 		if c == nil {
 			continue
 		}
@@ -134,7 +135,7 @@ func (f *Facts) volumes(pod *corev1.Pod, _ *Node) (source, text string) {
 
 // volumeOf describes the problem with a path to which a container writes, or returns "" if there is none.
 func volumeOf(pod *corev1.Pod, c *corev1.Container, file string, readOnly, denied bool) string {
-	m := MountOf(c, file)
+	m, in, user := MountOf(c, file), volumeAt(pod, c, file), userOf(pod)
 	switch {
 	case m == nil && pod.Status.Reason == "Evicted":
 		var beside []string
@@ -146,12 +147,16 @@ func volumeOf(pod *corev1.Pod, c *corev1.Container, file string, readOnly, denie
 		if len(beside) > 0 {
 			return "writes " + file + ", volumes at " + strings.Join(beside, " and ")
 		}
+	case denied && user != nil && *user != 0 && (m == nil || strings.HasPrefix(in, "hostPath ")):
+		return fmt.Sprintf("denied %s, %s, user %d", file, in, *user)
 	case m == nil:
+	case readOnly && (strings.HasPrefix(in, "ConfigMap ") || strings.HasPrefix(in, "Secret ")):
+		return "writes " + file + ", in " + in
 	case m.ReadOnly && readOnly:
 		return "writes " + file + ", mounted read-only at " + m.MountPath
 	case !m.ReadOnly && denied && !rootOrGroup(pod, c):
-		if claim := claimOf(pod, m.Name); claim != "" {
-			return "denied " + file + ", claim " + claim + " at " + m.MountPath + ", no fsGroup"
+		if strings.HasPrefix(in, "claim ") {
+			return "denied " + file + ", " + in + ", no fsGroup"
 		}
 	}
 	return ""
@@ -269,24 +274,11 @@ func (f *Facts) fullVolume(pod *corev1.Pod, _ *Node) (source, text string) {
 				continue
 			}
 			for _, file := range AbsolutePath.FindAllString(line, -1) {
-				if m := MountOf(c, file); m != nil {
-					if claim := claimOf(pod, m.Name); claim != "" {
-						return LogSource(l), "volume full: claim " + claim + " at " + m.MountPath + ": " +
-							strings.TrimSpace(line)
-					}
+				if in := volumeAt(pod, c, file); strings.HasPrefix(in, "claim ") {
+					return LogSource(l), "volume full: " + in + ": " + strings.TrimSpace(line)
 				}
 			}
 		}
 	}
 	return "", ""
-}
-
-// claimOf returns the claim to which a pod's volume refers, or "" if it refers to none.
-func claimOf(pod *corev1.Pod, volume string) string {
-	for i := range pod.Spec.Volumes {
-		if v := &pod.Spec.Volumes[i]; v.Name == volume && v.PersistentVolumeClaim != nil {
-			return v.PersistentVolumeClaim.ClaimName
-		}
-	}
-	return ""
 }

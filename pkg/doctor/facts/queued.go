@@ -26,8 +26,8 @@ const (
 	kaiGroup     = "scheduling.run.ai"
 )
 
-// Queued is GPU work that is waiting in a queue: a Kueue Workload, or a PodGroup of Volcano or KAI Scheduler. Often,
-// its pods do not exist yet.
+// Queued is GPU work that is waiting in a queue: a Kueue Workload, a Job without one, or a PodGroup of Volcano or KAI
+// Scheduler. Often, its pods do not exist yet.
 type Queued struct {
 	Object   finding.Object
 	Resource string   // resource name for kubectl: workloads.kueue.x-k8s.io
@@ -99,9 +99,15 @@ func findQueued(facts *Facts) []Queued {
 		if !waits(object) || f.Now.Sub(object.GetCreationTimestamp().Time) < young {
 			continue
 		}
+		isJob := object.GetKind() == "Job"
+		if isJob && (!IsHeld(object) || f.Now.Sub(object.GetCreationTimestamp().Time) < processed) {
+			continue
+		}
 		group, resource := f.podsOf(object), "workloads."+kueueGroup
 		if object.GetKind() == "PodGroup" {
 			resource = "podgroups." + apiGroup(object)
+		} else if isJob {
+			resource = "jobs"
 		}
 		pods := slices.DeleteFunc(slices.Clone(group), func(pod *corev1.Pod) bool { return !Unscheduled(pod) })
 		wants := requestsOf(object)
@@ -114,6 +120,12 @@ func findQueued(facts *Facts) []Queued {
 		}}
 		for _, pod := range pods {
 			q.Pods = append(q.Pods, pod.Namespace+"/"+pod.Name)
+		}
+		if isJob {
+			if q.Evidence = f.withoutWorkload(object); len(q.Evidence) > 0 {
+				all = append(all, q)
+			}
+			continue
 		}
 		q.Evidence = append(f.compareQueue(object, wants), f.incomplete(object, group)...)
 		if len(q.Evidence) == 0 {
@@ -187,36 +199,6 @@ func (f *comparer) podsOf(object *unstructured.Unstructured) []*corev1.Pod {
 	for _, pod := range f.pods[object.GetNamespace()] {
 		if owns(pod) {
 			all = append(all, pod)
-		}
-	}
-	return all
-}
-
-// requestsOf returns the minimum resources that a Workload or PodGroup requests to start.
-func requestsOf(object *unstructured.Unstructured) map[corev1.ResourceName]int64 {
-	all := map[corev1.ResourceName]int64{}
-	add := func(amounts map[string]any, times int64) {
-		for name := range amounts {
-			if n, ok := amountIn(amounts, corev1.ResourceName(name)); ok {
-				all[corev1.ResourceName(name)] += n * times
-			}
-		}
-	}
-	least, _, _ := unstructured.NestedMap(object.Object, "spec", "minResources")
-	add(least, 1)
-	for _, set := range mapsIn(object.Object, "spec", "podSets") {
-		count, found, _ := unstructured.NestedInt64(set, "count")
-		if !found {
-			count = 1
-		}
-		for _, c := range mapsIn(set, "template", "spec", "containers") {
-			limits, _, _ := unstructured.NestedMap(c, "resources", "limits")
-			requests, _, _ := unstructured.NestedMap(c, "resources", "requests")
-			if limits == nil {
-				limits = map[string]any{}
-			}
-			maps.Copy(limits, requests) // a request that is not set defaults to the limit
-			add(limits, count)
 		}
 	}
 	return all

@@ -66,15 +66,16 @@ const endedCounts = time.Hour
 // restartsCount is the number of restarts after which an unready pod counts as failing.
 const restartsCount = 3
 
-// Past reports whether a failed pod was replaced or failed more than an hour ago. User jobs fail every day without a
-// problem in the cluster. A pod that should always run and has no controller counts for a day, because it is not
-// replaced.
+// Past reports whether a failed pod was replaced, or failed more than an hour ago although its controller creates other
+// pods. A pod that nothing replaces counts for a day: one that has no controller, or whose Job has given up.
 func (f *Facts) Past(pod *corev1.Pod) bool {
 	if pod.Status.Phase != corev1.PodFailed || ComponentOf(pod.Labels, &pod.Spec) != "" {
 		return false
 	}
 	ended, counts := f.EndedAt(pod), endedCounts
-	if pod.Spec.RestartPolicy == corev1.RestartPolicyAlways && metav1.GetControllerOf(pod) == nil {
+	owner := metav1.GetControllerOf(pod)
+	if pod.Status.Reason == "" && pod.Spec.RestartPolicy != corev1.RestartPolicyOnFailure &&
+		(owner == nil || pod.Spec.RestartPolicy == corev1.RestartPolicyNever) {
 		counts = failedCounts
 	}
 	return f.Replaced(pod) || !ended.IsZero() && f.Now.Sub(ended) > counts

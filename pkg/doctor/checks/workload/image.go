@@ -2,7 +2,6 @@ package workload
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -74,27 +73,30 @@ func formatFinding(f *facts.Facts, pod *corev1.Pod, image string) finding.Findin
 	if image == "" && len(pod.Spec.Containers) > 0 { // a pod in a damaged snapshot may have no containers
 		image = pod.Spec.Containers[0].Image
 	}
+	n := f.Node(pod.Spec.NodeName)
+	platform := "linux/amd64"
+	if n != nil && n.Status.NodeInfo.Architecture != "" {
+		platform = "linux/" + n.Status.NodeInfo.Architecture
+	}
 	issue := finding.Finding{
 		Title: "the image does not support the node's architecture", Object: facts.PodObject(pod),
 		Nodes: facts.OnNode(pod),
 		Fix: finding.Fix{
-			Text: "Use an image for the node's platform, or run the pod on nodes with the image's architecture " +
-				"(nodeSelector kubernetes.io/arch).",
-			Commands: append([]string{shell.Command("crane config %s | jq -r '.os + \"/\" + .architecture'", image)},
-				facts.EditCommands(pod)...),
+			Text: "Use an image for " + platform + ". If the image claims this platform (first command), it contains a " +
+				"program for another one: use another tag.",
+			Commands: append([]string{shell.Command(
+				"crane config --platform %s %s | jq -r '.os + \"/\" + .architecture'", platform, image,
+			)}, facts.EditCommands(pod)...),
 		},
 	}
-	n := f.Node(pod.Spec.NodeName)
+	if slices.ContainsFunc(f.GPUNodes, func(other *facts.Node) bool {
+		return n != nil && other.Status.NodeInfo.Architecture != n.Status.NodeInfo.Architecture
+	}) {
+		issue.Fix.Text += " Or run the pod on GPU nodes with the image's architecture (nodeSelector kubernetes.io/arch)."
+	}
 	onGPUNode := n != nil && n.IsGPUNode
 	if f.Concerns(pod) != finding.Error && !onGPUNode {
 		issue.Severity = finding.Warning
-	}
-	if n != nil && n.Status.NodeInfo.Architecture != "" {
-		issue.Fix.Text = fmt.Sprintf(
-			"Use an image for linux/%s, or run the pod on nodes with the image's architecture (nodeSelector "+
-				"kubernetes.io/arch).",
-			n.Status.NodeInfo.Architecture,
-		)
 	}
 	return issue
 }

@@ -84,7 +84,15 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 		return
 	}
 	var helpers []*corev1.Pod
+	seen := map[finding.Object]bool{}
 	for _, p := range scheduler.Pending(f) {
+		for _, v := range p.Pod.Spec.Volumes {
+			if claim := v.PersistentVolumeClaim; claim != nil && p.Id == "sched.volume" { // reported there
+				seen[finding.Object{
+					Kind: "PersistentVolumeClaim", Namespace: p.Pod.Namespace, Name: claim.ClaimName,
+				}] = true
+			}
+		}
 		if p.Helper != nil {
 			helpers = append(helpers, p.Helper)
 		}
@@ -112,7 +120,6 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 		}
 	}
 	tellKernel(f, r)
-	seen := map[finding.Object]bool{}
 	for _, q := range f.Queued() {
 		seen[q.Object] = len(q.Evidence) > 0 // reported by sched.queued
 	}

@@ -338,6 +338,15 @@ func crashes(pod *corev1.Pod) bool {
 	})
 }
 
+// endedLast reports whether the kubelet stopped a container of the pod at the given time, and the container has not
+// failed in another way since.
+func endedLast(pod *corev1.Pod, at time.Time) bool {
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+		last := s.LastTerminationState.Terminated
+		return !s.Ready && s.RestartCount > 1 && last != nil && last.FinishedAt.Sub(at).Abs() < startTime
+	})
+}
+
 // checkProbes reports pods that fail their liveness probe or do not become ready.
 func checkProbes(f *facts.Facts, r *engine.Result) {
 	if r.Lacks(f, "api/pods") || r.Lacks(f, "api/events") {
@@ -353,7 +362,7 @@ func checkProbes(f *facts.Facts, r *engine.Result) {
 			q.Text = words.Clip(q.Text)
 			recent := f.Now.Sub(q.Time) < slowStart
 			switch {
-			case recent && killed.Text == "" && e.Reason == "Killing" &&
+			case killed.Text == "" && e.Reason == "Killing" && (recent || endedLast(pod, q.Time)) &&
 				words.ContainsAny(e.Message, []string{"failed liveness probe", "failed startup probe"}):
 				killed = q
 			case recent && e.Reason == "Unhealthy" && (unhealthy.Text == "" ||

@@ -54,6 +54,7 @@ func (s *Scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]i
 			}
 		}
 	}
+	s.unmet(pod, able, &v)
 	if plain := Keep(s.F.Nodes, func(n *facts.Node) bool { return Selects(pod, n) }); len(plain) > 0 {
 		v.Title = "the pod's node selector or affinity matches only nodes that have no GPUs"
 		v.Evidence = append(v.Evidence,
@@ -64,6 +65,34 @@ func (s *Scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]i
 		v.Fix.Commands = append(v.Fix.Commands, shell.Command("kubectl get nodes -L %s", strings.Join(keys, ",")))
 	}
 	return v
+}
+
+// unmet describes the requirements that no node meets, if some node meets the others, and the label of a node that
+// comes closest to the first of them.
+func (s *Scheduler) unmet(pod *corev1.Pod, able []*facts.Node, v *verdict) {
+	if len(able) == 0 {
+		return
+	}
+	none, keys := MissingLabels(pod.Spec, able[0]), keysOf(pod)
+	for _, n := range able[1:] {
+		lacks := MissingLabels(pod.Spec, n)
+		none = slices.DeleteFunc(none, func(one string) bool { return !slices.Contains(lacks, one) })
+	}
+	if len(none) == 0 || len(none) >= len(keys) {
+		return
+	}
+	text := "no GPU node has " + strings.Join(none, " and ")
+	v.Title = words.Clip(text + ", which the pod's node selector or affinity requires")
+	key := none[0][:strings.IndexAny(none[0]+" ", "= ")]
+	beside := slices.DeleteFunc(words.SortedKeys(able[0].Labels), func(have string) bool {
+		return !strings.HasPrefix(have, key[:strings.LastIndex(key, ".")+1]) || slices.Contains(keys, have)
+	})
+	if len(beside) == 1 {
+		has := able[0].Name + " has " + beside[0] + "=" + able[0].Labels[beside[0]]
+		v.Fix.Text = "Correct this requirement where it is set: the GPU nodes meet the others, and " + has + "."
+		text += "; " + has
+	}
+	v.Evidence = append(v.Evidence, finding.Evidence{Source: "labels of the GPU nodes", Text: words.Clip(text)})
 }
 
 // unlabeled returns a node with free GPUs that the pod would select if GPU feature discovery had labeled it like

@@ -89,9 +89,13 @@ func findPending(f *facts.Facts) []PendingPod {
 // likeness returns a key that is equal for all pods that the scheduler treats the same.
 func likeness(pod *corev1.Pod, message string) string {
 	_, generatedBy := facts.GeneratedBy(pod) // the commands in fixes contain the name
+	var claims []corev1.Volume               // the findings name them
+	if Unbound(message) || VolumeElsewhere(message) {
+		claims = pod.Spec.Volumes
+	}
 	raw, err := json.Marshal([]any{
 		facts.Demand(pod), pod.Spec.NodeSelector, pod.Spec.Affinity, pod.Spec.Tolerations, len(pod.Spec.ResourceClaims),
-		pod.Spec.SchedulerName, message, generatedBy,
+		pod.Spec.SchedulerName, message, generatedBy, claims,
 	})
 	if err != nil {
 		return string(pod.UID) + pod.Namespace + "/" + pod.Name
