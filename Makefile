@@ -28,7 +28,7 @@ build: bin/kubectl-gpu_fault ## Build bin/kubectl-gpu_fault, with the helpers fo
 
 .PHONY: bin/kubectl-gpu_fault
 bin/kubectl-gpu_fault: $(HELPERS)
-	CGO_ENABLED=0 go build $(LEAN) -ldflags '$(LDFLAGS) -funcalign=$(if $(filter amd64,$(shell go env GOARCH)),2,4)' -o $@ ./cmd/kubectl-gpu_fault
+	CGO_ENABLED=0 go build $(LEAN) -ldflags '$(LDFLAGS) -funcalign=$(if $(filter amd64,$(shell go env GOARCH)),1,4)' -o $@ ./cmd/kubectl-gpu_fault
 
 # kubectl from its module, of the release that the plugin is built with, for tests and the benchmark.
 KUBECTL_VERSION = $(subst v0.,v1.,$(shell go list -m -f '{{.Version}}' k8s.io/kubectl))

@@ -33,8 +33,8 @@ type Difference struct {
 	// Before and After are the shortened old and new values; the values of Secrets are hidden.
 	Before string `json:"before,omitempty"`
 	After  string `json:"after,omitempty"`
-	// Note is the reason why the object is not what it appears to be, such as a controller's pod. No permission to
-	// create objects covers such an object.
+	// Note is the reason why the object is not what it appears to be, such as a controller's pod, or will not remain as
+	// it is. No permission to create or change objects covers such an object.
 	Note string `json:"note,omitempty"`
 
 	edits []edit
@@ -65,6 +65,8 @@ func (d Difference) String() string {
 func Diff(before, after *Baseline) []Difference {
 	var found []Difference
 	scaled := scaledBy(before, after)
+	// If a webhook changes the pods in a namespace, they differ from their templates from the beginning.
+	webhooks := before.mutatedIn()
 	for k, was := range before.objects {
 		if _, comparable := after.kinds[k.kind]; !comparable {
 			continue
@@ -74,6 +76,10 @@ func Diff(before, after *Baseline) []Difference {
 		case was.note != "" && !strings.HasSuffix(was.note, strayed): // the controller may replace its objects
 		case is == nil && !goesByItself(k, was):
 			found = append(found, Difference{Ref: k.ref(was.version), Kind: Deleted})
+		case is != nil && is.note != "" && was.note == "":
+			if !(strings.HasPrefix(is.note, mutated) && webhooks[k.namespace]) {
+				found = append(found, Difference{Ref: k.ref(is.version), Kind: Changed, Note: is.note})
+			}
 		case is != nil && is.version == was.version:
 			if edits := slices.DeleteFunc(
 				compareObjects(k.kind, was, is), func(e edit) bool { return scaled.explains(k, e) },
@@ -82,8 +88,6 @@ func Diff(before, after *Baseline) []Difference {
 			}
 		}
 	}
-	// If a webhook changes the pods in a namespace, they differ from their templates from the beginning.
-	webhooks := before.mutatedIn()
 	for k, is := range after.objects {
 		if strings.HasPrefix(is.note, mutated) && webhooks[k.namespace] {
 			continue

@@ -186,6 +186,8 @@ func TestChangesAreFound(t *testing.T) {
 		`{apiVersion: v1, kind: Pod, metadata: {name: etcd, namespace: kube-system, ownerReferences: [{apiVersion: v1, kind: Node, name: n, controller: true, uid: x}]}}`
 	daemons :=
 		`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: dp, namespace: g, ownerReferences: [{apiVersion: nvidia.com/v1, kind: ClusterPolicy, name: p, controller: true, uid: x}]}}`
+	binding :=
+		`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: b}, subjects: []}`
 	namespace := "apiVersion: v1\nkind: Namespace\nmetadata: {name: a, uid: u1}\n"
 	by := func(manager, annotation string) string {
 		return "{manager: " + manager + ", fieldsV1: {'f:metadata': {'f:annotations': {'f:" + annotation + "': {}}}}}"
@@ -241,6 +243,11 @@ func TestChangesAreFound(t *testing.T) {
 		"operator's": {
 			[]string{daemons}, []string{strings.Replace(daemons, "x}]}", "y}], labels: {a: b}}", 1)},
 			[]string{"changed DaemonSet g/dp metadata.labels.a:  -> b"},
+		},
+		"a binding that a node takes along": {
+			[]string{binding},
+			[]string{strings.Replace(binding, "name: b", "name: b, ownerReferences: [{apiVersion: v1, kind: Node, name: n1, uid: x}]", 1)},
+			[]string{`changed ClusterRoleBinding /b metadata.ownerReferences[n1]:  -> {"apiVersion":"v1","kind":"Node","name":"n1"}`},
 		},
 		"namespace": {[]string{namespace, config}, nil, []string{"deleted Namespace /a", "deleted ConfigMap a/c"}},
 		"made anew": {

@@ -142,8 +142,11 @@ func (c *capture) read(ctx context.Context, k key) (*unstructured.Unstructured, 
 	return raw, nil
 }
 
-// doubt returns the reason why an object is not what it appears to be, or "".
+// doubt returns the reason why an object is not what it appears to be, or will not remain as it is, or "".
 func (c *census) doubt(k key, raw *unstructured.Unstructured) string {
+	if held := heldBy(k.kind, raw.GetFinalizers()); held != "" {
+		return "the finalizer " + held + " prevents its deletion"
+	}
 	metadata, _ := raw.Object["metadata"].(map[string]any)
 	if !derived(k.kind, metadata) {
 		if k.kind.String() == "Pod" {
@@ -157,7 +160,7 @@ func (c *census) doubt(k key, raw *unstructured.Unstructured) string {
 		return "no controller created it: its owner does not exist, or does not create such objects"
 	}
 	if k.kind.String() != "Pod" {
-		return ""
+		return c.rewritten(k.kind, raw)
 	}
 	if running := debugged(raw); running != "" {
 		return "debug container " + running + " is running in it"

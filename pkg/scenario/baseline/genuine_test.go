@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -82,6 +83,15 @@ func TestForgedObjectsAreFound(t *testing.T) {
 				"scheduling: {nodeSelector: " + class + "}\n",
 		}
 	}
+	hashed := func(set string) string {
+		var typed appsv1.ReplicaSet
+		if err := yaml.Unmarshal([]byte(set), &typed); err != nil {
+			t.Fatal(err)
+		}
+		delete(typed.Spec.Template.Labels, appsv1.DefaultDeploymentUniqueLabelKey)
+		return replace(set, "pod-template-hash: h", "pod-template-hash: "+hashOfTemplate(typed.Spec.Template))
+	}
+	older := replace(trainSet, "train-1", "train-0", "uid: r1", "uid: r0", "trainer:1", "trainer:0")
 	for name, test := range map[string]struct {
 		objects []string
 		want    string // the doubt, or ""
@@ -147,6 +157,24 @@ func TestForgedObjectsAreFound(t *testing.T) {
 		"an old revision": {
 			with(0, replace(trainDeployment, "trainer:1", "trainer:2")),
 			"not the current revision of Deployment train",
+		},
+		"a pod that cannot be deleted": {
+			with(2, replace(trainPod, "uid: p1", "uid: p1, finalizers: [example.com/hold]")), "the finalizer example.com/hold",
+		},
+		"a pod with the finalizer of a claim": {
+			with(2, replace(trainPod, "uid: p1", "uid: p1, finalizers: [kubernetes.io/pvc-protection]")), "the finalizer",
+		},
+		"a job's pod": {
+			with(2, replace(trainPod, "uid: p1", "uid: p1, finalizers: [batch.kubernetes.io/job-tracking]")), "",
+		},
+		"an old revision as it was": {append(all, hashed(trainSet), hashed(older)), ""},
+		"an old revision with another image": {
+			append(all, hashed(trainSet), replace(hashed(older), "trainer:0", "busybox")),
+			"its template was changed, and a rollback of Deployment train would use it",
+		},
+		"a Service below a pod": {
+			with(3, replace(trainService, "uid: s1", "uid: s1, ownerReferences: [{apiVersion: v1, kind: Pod, name: train-1-x, uid: p1}]")),
+			"no controller created it",
 		},
 		"a ReplicaSet of nobody": {with(1, replace(trainSet, "uid: d1", "uid: d9")), "no controller created it"},
 		"a debug container that runs": {
@@ -245,6 +273,10 @@ func TestForgedObjectsAreDamage(t *testing.T) {
 	if got := Collateral(Diff(empty, noted("Service x"+strayed)), anything, ours); len(got) != 1 ||
 		!strings.Contains(got[0].String(), "Pod a/bare: Service x selects it") {
 		t.Errorf("%q", got)
+	}
+	if got := Collateral(Diff(noted(""), noted("the finalizer x")), anything, ours); len(got) != 1 ||
+		!strings.Contains(got[0].String(), "Pod a/bare: the finalizer x") {
+		t.Errorf("an object that was there before: %q", got)
 	}
 	if got := Collateral(Diff(empty, noted("")), anything, nil); len(got) != 0 {
 		t.Errorf("a pod that is allowed: %q", got)

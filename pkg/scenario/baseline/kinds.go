@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
@@ -47,7 +48,10 @@ func derived(kind schema.GroupKind, metadata map[string]any) bool {
 	for _, each := range owners {
 		owner, _ := each.(map[string]any)
 		controls, _ := owner["controller"].(bool)
+		version, _ := owner["apiVersion"].(string)
 		switch {
+		case kind.Group == rbacv1.GroupName && builtIn(schema.FromAPIVersionAndKind(version, "").Group):
+			// No controller of Kubernetes creates such objects. The owner was added for the garbage collector.
 		case kind == schema.GroupKind{Kind: "Pod"} && owner["kind"] == "Node":
 			// A static pod, which no other object represents.
 			return false

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
@@ -39,7 +40,7 @@ func (g *grading) outdated(ctx context.Context, onNode map[string][]corev1.Pod) 
 					g.spoil(pod, what+"which was deleted")
 				case from.key != "" && !from.optional && !slices.Contains(is.keys, from.key):
 					g.spoil(pod, what+"which no longer has the key "+strconv.Quote(from.key))
-				case is.after(pod, from.container):
+				case is.after(pod, from.container), g.lab.wroteMeanwhile(ctx, is, pod, from.container):
 					g.spoil(pod, what+"whose data was changed after the pod started; replace the pod, and grade again")
 				}
 			}
@@ -101,21 +102,30 @@ type written struct {
 	unknown bool
 }
 
-// after reports whether the data was written after a container in a pod had read it, which happens when the container
-// is created.
-func (w written) after(pod corev1.Pod, container string) bool {
+// readAt returns when a container in a pod had read its environment, which happens when the container is created. ok is
+// false if the container has terminated.
+func readAt(pod corev1.Pod, container string) (read time.Time, ok bool) {
 	// The container's start time is from the node's clock, and the pod's creation time is from the API server's.
-	read := pod.CreationTimestamp.Time
+	read = pod.CreationTimestamp.Time
 	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if s.Name != container {
 			continue
 		}
 		if s.State.Running == nil {
-			return false // the container has read the data, and terminated
+			return read, false
 		}
 		if s.State.Running.StartedAt.After(read) {
 			read = s.State.Running.StartedAt.Time
 		}
+	}
+	return read, true
+}
+
+// after reports whether the data was written after a container in a pod had read it.
+func (w written) after(pod corev1.Pod, container string) bool {
+	read, ok := readAt(pod, container)
+	if !ok {
+		return false
 	}
 	version, err := strconv.ParseUint(pod.ResourceVersion, 10, 64) // of the pod's last status, when it was ready
 	later := err == nil && w.version > version
@@ -126,6 +136,22 @@ func (w written) after(pod corev1.Pod, container string) bool {
 		return later
 	}
 	return later && w.any.Before(read) // a client that removes a key owned by other managers leaves no timestamp
+}
+
+// wroteMeanwhile reports whether the data was written between the creation of a pod and the start of a container, which
+// reads it at some time in between. Times have whole seconds, so the API server is asked whether the pod already existed
+// in the revision that the data was written in. It remembers revisions for at least five minutes.
+func (l *Lab) wroteMeanwhile(ctx context.Context, w written, pod corev1.Pod, container string) bool {
+	read, ok := readAt(pod, container)
+	if !ok || w.data.Before(pod.CreationTimestamp.Time) || w.data.Before(read.Add(-2*time.Second)) {
+		return false
+	}
+	then, err := l.Client.CoreV1().Pods(pod.Namespace).List(ctx, metav1.ListOptions{
+		ResourceVersion:      strconv.FormatUint(w.version, 10),
+		ResourceVersionMatch: metav1.ResourceVersionMatchExact,
+		FieldSelector:        fields.OneTermEqualSelector(metav1.ObjectNameField, pod.Name).String(),
+	})
+	return err == nil && slices.ContainsFunc(then.Items, func(p corev1.Pod) bool { return p.UID == pod.UID })
 }
 
 // written returns the times at which a ConfigMap or Secret was last written.

@@ -7,7 +7,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
 )
 
 // A pod that works with settings that are no longer there is not repaired: the next one does not work.
@@ -61,7 +63,11 @@ func TestOutdatedEnvironments(t *testing.T) {
 		"changed before the pod":       {from(nil), time.Second, versioned(settings(-time.Minute), "6"), ""},
 		"changed after the pod":        {from(nil), time.Second, settings(time.Minute), "ConfigMap settings, whose data"},
 		"in the same second, after it": {from(nil), 0, settings(0), "ConfigMap settings"},
-		"in the same second, before":   {from(nil), 0, versioned(settings(0), "6"), ""},
+		"in the same second, before":   {from(nil), 0, versioned(settings(0), "4"), ""},
+		"between the pod and its container": {
+			from(nil), time.Second, versioned(settings(0), "6"), "ConfigMap settings, whose data",
+		},
+		"just before the pod":          {from(nil), time.Second, versioned(settings(0), "4"), ""},
 		"the container started anew":   {from(nil), 2 * time.Minute, versioned(settings(time.Minute), "6"), ""},
 		"a node whose clock is behind": {from(nil), -time.Minute, versioned(settings(-time.Second), "6"), ""},
 		"a note after the pod":         {from(nil), time.Second, note(settings(-time.Minute)), ""},
@@ -82,6 +88,15 @@ func TestOutdatedEnvironments(t *testing.T) {
 			if test.settings != nil {
 				client = fake.NewSimpleClientset(test.settings)
 			}
+			// The pod was created in revision 5.
+			client.PrependReactor("list", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
+				options := a.(k8stesting.ListActionImpl).GetListOptions()
+				list := &corev1.PodList{}
+				if options.ResourceVersionMatch == metav1.ResourceVersionMatchExact && options.ResourceVersion >= "5" {
+					list.Items = []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "team"}}}
+				}
+				return true, list, nil
+			})
 			pod := corev1.Pod{
 				ObjectMeta: metav1.ObjectMeta{
 					Name: "p", Namespace: "team", ResourceVersion: "7", CreationTimestamp: metav1.NewTime(created),

@@ -1,0 +1,79 @@
+package baseline
+
+import (
+	"fmt"
+	"hash/fnv"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/utils/dump"
+)
+
+// This file finds changes that have no effect yet: they prevent a deletion, or wait for a rollback.
+
+// heldBy returns the first finalizer of a built-in object that no controller of Kubernetes removes from objects of this
+// kind, or "".
+func heldBy(kind schema.GroupKind, finalizers []string) string {
+	if !builtIn(kind.Group) {
+		return "" // the object is an operator's
+	}
+	for _, finalizer := range finalizers {
+		if !slices.Contains(append(map[string][]string{
+			"Pod":                           {"batch.kubernetes.io/job-tracking"},
+			"PersistentVolumeClaim":         {"kubernetes.io/pvc-protection"},
+			"Service":                       {"service.kubernetes.io/load-balancer-cleanup"},
+			"ResourceClaim.resource.k8s.io": {"resource.kubernetes.io/delete-protection"},
+		}[kind.String()], metav1.FinalizerDeleteDependents, metav1.FinalizerOrphanDependents), finalizer) {
+			return finalizer
+		}
+	}
+	return ""
+}
+
+// rewritten returns a note if the template of a Deployment's old revision was changed, so that a rollback would use
+// something that never ran, or "". The name of a revision contains the hash of its template. It can only be verified if
+// this program hashes the current revision like the cluster's controller does, which depends on the release of
+// Kubernetes.
+func (c *census) rewritten(kind schema.GroupKind, set *unstructured.Unstructured) string {
+	controller := metav1.GetControllerOfNoCopy(set)
+	if kind != (schema.GroupKind{Group: appsv1.GroupName, Kind: "ReplicaSet"}) || controller == nil {
+		return ""
+	}
+	deployment := c.owner(*controller)
+	if deployment == nil || deployment.GetKind() != "Deployment" || hasItsHash(set) ||
+		mapAt(deployment.Object, "status")["collisionCount"] != nil {
+		return ""
+	}
+	for k, other := range c.objects {
+		by := metav1.GetControllerOfNoCopy(other)
+		if k.kind == kind && by != nil && by.UID == controller.UID && hasItsHash(other) {
+			return "its template was changed, and a rollback of Deployment " + deployment.GetName() + " would use it"
+		}
+	}
+	return ""
+}
+
+// hasItsHash reports whether the label pod-template-hash of a ReplicaSet is the hash of its template.
+func hasItsHash(set *unstructured.Unstructured) bool {
+	var typed appsv1.ReplicaSet
+	if runtime.DefaultUnstructuredConverter.FromUnstructured(set.Object, &typed) != nil {
+		return false
+	}
+	label := typed.Spec.Template.Labels[appsv1.DefaultDeploymentUniqueLabelKey]
+	delete(typed.Spec.Template.Labels, appsv1.DefaultDeploymentUniqueLabelKey)
+	return hashOfTemplate(typed.Spec.Template) == label
+}
+
+// hashOfTemplate returns the hash of a Deployment's template, as its controller computes it without a collision.
+// https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/controller/controller_utils.go
+func hashOfTemplate(template corev1.PodTemplateSpec) string {
+	hash := fnv.New32a()
+	_, _ = fmt.Fprint(hash, dump.ForHash(template)) // a hash never fails
+	return rand.SafeEncodeString(fmt.Sprint(hash.Sum32()))
+}
