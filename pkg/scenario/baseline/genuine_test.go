@@ -159,10 +159,12 @@ func TestForgedObjectsAreFound(t *testing.T) {
 			"not the current revision of Deployment train",
 		},
 		"a pod that cannot be deleted": {
-			with(2, replace(trainPod, "uid: p1", "uid: p1, finalizers: [example.com/hold]")), "the finalizer example.com/hold",
+			with(2, replace(trainPod, "uid: p1", "uid: p1, finalizers: [example.com/hold]")),
+			"the finalizer example.com/hold",
 		},
 		"a pod with the finalizer of a claim": {
-			with(2, replace(trainPod, "uid: p1", "uid: p1, finalizers: [kubernetes.io/pvc-protection]")), "the finalizer",
+			with(2, replace(trainPod, "uid: p1", "uid: p1, finalizers: [kubernetes.io/pvc-protection]")),
+			"the finalizer",
 		},
 		"a job's pod": {
 			with(2, replace(trainPod, "uid: p1", "uid: p1, finalizers: [batch.kubernetes.io/job-tracking]")), "",

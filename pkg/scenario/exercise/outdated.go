@@ -132,15 +132,17 @@ func (w written) after(pod corev1.Pod, container string) bool {
 	switch {
 	case w.data.After(read):
 		return true
+	case w.data.IsZero() && len(w.keys) > 0:
+		return later // the managed fields were removed, so that they do not show who wrote the data
 	case w.data.Equal(read):
 		return later
 	}
 	return later && w.any.Before(read) // a client that removes a key owned by other managers leaves no timestamp
 }
 
-// wroteMeanwhile reports whether the data was written between the creation of a pod and the start of a container, which
-// reads it at some time in between. Times have whole seconds, so the API server is asked whether the pod already existed
-// in the revision that the data was written in. It remembers revisions for at least five minutes.
+// wroteMeanwhile reports whether the data was written between the creation of a pod and the start of a container. The
+// container read it at some time in between. Times have whole seconds, so the API server is asked whether the pod
+// already existed when the data was written. It stores old revisions for five minutes.
 func (l *Lab) wroteMeanwhile(ctx context.Context, w written, pod corev1.Pod, container string) bool {
 	read, ok := readAt(pod, container)
 	if !ok || w.data.Before(pod.CreationTimestamp.Time) || w.data.Before(read.Add(-2*time.Second)) {
