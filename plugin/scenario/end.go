@@ -186,7 +186,7 @@ func endingText(e exercise.Ending) string {
 			count.Of(len(e.Left)+len(e.Files), "difference"))
 	}
 	if e.Compared && e.NodeShell {
-		b.WriteString(" (files that the candidate created on nodes are not compared)")
+		b.WriteString(" (files, firewall rules, routes and processes that the candidate left on nodes are not compared)")
 	}
 	return b.String()
 }

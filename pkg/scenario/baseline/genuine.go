@@ -144,8 +144,8 @@ func (c *capture) read(ctx context.Context, k key) (*unstructured.Unstructured, 
 
 // doubt returns the reason why an object is not what it appears to be, or will not remain as it is, or "".
 func (c *census) doubt(k key, raw *unstructured.Unstructured) string {
-	if held := heldBy(k.kind, raw.GetFinalizers()); held != "" {
-		return "the finalizer " + held + " prevents its deletion"
+	if held := HeldBy(k.kind, raw.GetFinalizers()); len(held) > 0 {
+		return "the finalizer " + held[0] + " prevents its deletion"
 	}
 	metadata, _ := raw.Object["metadata"].(map[string]any)
 	if !derived(k.kind, metadata) {

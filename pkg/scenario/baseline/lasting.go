@@ -17,23 +17,18 @@ import (
 
 // This file finds changes that have no effect yet: they prevent a deletion, or wait for a rollback.
 
-// heldBy returns the first finalizer of a built-in object that no controller of Kubernetes removes from objects of this
-// kind, or "".
-func heldBy(kind schema.GroupKind, finalizers []string) string {
+// HeldBy returns the finalizers of a built-in object that no controller of Kubernetes removes from objects of this kind.
+func HeldBy(kind schema.GroupKind, finalizers []string) []string {
 	if !builtIn(kind.Group) {
-		return "" // the object is an operator's
+		return nil // the object is an operator's
 	}
-	for _, finalizer := range finalizers {
-		if !slices.Contains(append(map[string][]string{
-			"Pod":                           {"batch.kubernetes.io/job-tracking"},
-			"PersistentVolumeClaim":         {"kubernetes.io/pvc-protection"},
-			"Service":                       {"service.kubernetes.io/load-balancer-cleanup"},
-			"ResourceClaim.resource.k8s.io": {"resource.kubernetes.io/delete-protection"},
-		}[kind.String()], metav1.FinalizerDeleteDependents, metav1.FinalizerOrphanDependents), finalizer) {
-			return finalizer
-		}
-	}
-	return ""
+	known := append(map[string][]string{
+		"Pod":                           {"batch.kubernetes.io/job-tracking"},
+		"PersistentVolumeClaim":         {"kubernetes.io/pvc-protection"},
+		"Service":                       {"service.kubernetes.io/load-balancer-cleanup"},
+		"ResourceClaim.resource.k8s.io": {"resource.kubernetes.io/delete-protection"},
+	}[kind.String()], metav1.FinalizerDeleteDependents, metav1.FinalizerOrphanDependents)
+	return slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return slices.Contains(known, f) })
 }
 
 // rewritten returns a note if the template of a Deployment's old revision was changed, so that a rollback would use

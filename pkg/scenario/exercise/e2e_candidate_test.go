@@ -146,3 +146,53 @@ func TestE2ENamespaceIsDeleted(t *testing.T) {
 		t.Errorf("%+v, %v", ending, err)
 	}
 }
+
+// An end neither hangs on a finalizer of the candidate, nor deletes objects of others that the candidate has put below
+// the exercise's namespace: the garbage collector would delete even a node along with it.
+func TestE2EEndIsNotSabotaged(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	lab := s.lab("laptop")
+	name := fmt.Sprintf("ex-class-%x", time.Now().UnixNano()%(1<<32))
+	classes := lab.Client.SchedulingV1().PriorityClasses()
+	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if _, err := classes.Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = classes.Delete(context.Background(), name, metav1.DeleteOptions{}) })
+	parsed := s.parsed(append(own(t), `access: {namespaces: ["${p.ns}"]}`, fmt.Sprintf(`access: {namespaces: ["${p.ns}"], rules: [
+      {apiGroups: [scheduling.k8s.io], resources: [priorityclasses], verbs: [patch], resourceNames: [%s]}]}`, name))...)
+	e, err := lab.Start(t.Context(), s.resolved(lab, parsed, 1), StartOptions{Consent: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := clientcmd.RESTConfigFromKubeConfig(e.Kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	candidate := kubernetes.NewForConfigOrDie(config)
+	namespace, err := lab.Client.CoreV1().Namespaces().Get(t.Context(), e.Namespaces[0], metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, errOwner := candidate.SchedulingV1().PriorityClasses().Patch(t.Context(), name, types.MergePatchType,
+		fmt.Appendf(nil, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Namespace","name":%q,"uid":%q}]}}`,
+			namespace.Name, namespace.UID), metav1.PatchOptions{})
+	_, errHold := candidate.CoreV1().ConfigMaps(namespace.Name).Create(t.Context(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "hold", Finalizers: []string{"example.com/hold"}},
+	}, metav1.CreateOptions{})
+	if err := errors.Join(errOwner, errHold); err != nil {
+		t.Fatal(err)
+	}
+	report, err := lab.Grade(t.Context(), "")
+	found := fmt.Sprint(report.Collateral)
+	if err != nil || !strings.Contains(found, "finalizer example.com/hold") || !strings.Contains(found, name) {
+		t.Errorf("%s, %v", found, err)
+	}
+	if ending, err := lab.End(t.Context(), "", EndOptions{Restore: true}); err != nil || !ending.Clean() {
+		t.Errorf("%+v, %v", ending, err)
+	}
+	if now, err := classes.Get(t.Context(), name, metav1.GetOptions{}); err != nil || len(now.OwnerReferences) > 0 {
+		t.Errorf("the class: %+v, %v", now, err)
+	}
+}

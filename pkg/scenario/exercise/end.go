@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/containerdconfig"
@@ -55,7 +56,8 @@ func (l *Lab) Leftovers(ctx context.Context, id string) ([]Restored, error) {
 	candidate := writersOf(r.Public.Access, l.Mapper)
 	var restored []Restored
 	for _, difference := range left {
-		if !undone(difference) && surely(e, r, candidate, stoodIn(before), difference.Ref) {
+		if !undone(difference) && (surely(e, r, candidate, stoodIn(before), difference.Ref) ||
+			difference.Kind == baseline.Created && bindsOnly(e, stoodIn(before), now.Get(difference.Ref))) {
 			restored = append(restored, Restored{Difference: difference, How: howFor(difference)})
 		}
 	}
@@ -118,8 +120,17 @@ func (l *Lab) End(ctx context.Context, id string, o EndOptions) (*Ending, error)
 			return nil, err
 		}
 	}
+	var own []string
+	if before != nil {
+		if err := l.release(ctx, e, before); err != nil {
+			return nil, err
+		}
+		own = slices.DeleteFunc(slices.Clone(e.Namespaces), stoodIn(before))
+	}
 	ending := &Ending{APIVersion: APIVersion, Kind: KindEnding, ID: id}
+	stop := l.unblock(ctx, own, blockedAfter)
 	err = l.revert(ctx, id, o, ending)
+	stop()
 	if errors.As(err, new(*ledger.NotFoundError)) {
 		l.say("run %s is no longer in the ledger; its changes are only compared, not reverted", id)
 		err = nil
@@ -228,6 +239,9 @@ var (
 	)
 )
 
+// blockedAfter is the time after which a deletion is considered blocked.
+const blockedAfter = 10 * time.Second
+
 // putBack finds the differences from before the exercise. With restore, it reverts those that the scenario
 // names.
 func (l *Lab) putBack(
@@ -256,7 +270,8 @@ func (l *Lab) putBack(
 		}
 		for _, difference := range left {
 			err := errWhose
-			if surely(e, r, writersOf(r.Public.Access, l.Mapper), stoodIn(before), difference.Ref) {
+			if surely(e, r, writersOf(r.Public.Access, l.Mapper), stoodIn(before), difference.Ref) ||
+				difference.Kind == baseline.Created && bindsOnly(e, stoodIn(before), now.Get(difference.Ref)) {
 				if err = errAsked; restore {
 					err = l.restore(ctx, before, now, difference)
 				}

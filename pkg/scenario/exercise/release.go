@@ -1,0 +1,194 @@
+package exercise
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/objects"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
+)
+
+// This file protects the end of an exercise from what a candidate may have added: owner references with which the
+// deletion of the exercise's objects would delete others, and finalizers that prevent it.
+
+// release removes owner references that objects outside of the exercise's namespaces have received during the exercise,
+// and that refer to objects that will be deleted. Kubernetes would delete them, even nodes, along with their owner.
+func (l *Lab) release(ctx context.Context, e *Exercise, before *baseline.Baseline) error {
+	now, err := l.capture(ctx, e.whole())
+	if err != nil {
+		return err
+	}
+	undone, err := l.undoes(ctx, e.ID)
+	if err != nil {
+		return err
+	}
+	differences := baseline.Diff(before, now)
+	doomed := func(owner scenario.Ref) bool {
+		return undone(baseline.Difference{Ref: owner}) || slices.ContainsFunc(differences, func(d baseline.Difference) bool {
+			return d.Kind == baseline.Created && sameObject(d.Ref, owner)
+		})
+	}
+	for _, difference := range differences {
+		ref := difference.Ref
+		if difference.Kind != baseline.Changed || ref.Namespace != "" && e.has(ref) {
+			continue
+		}
+		var owners []string
+		stood := ownersIn(before.Get(ref))
+		for _, owner := range ownersIn(now.Get(ref)) {
+			if !slices.Contains(stood, owner) && doomed(owner) {
+				owners = append(owners, owner.Kind+" "+owner.Name)
+			}
+		}
+		if len(owners) == 0 {
+			continue
+		}
+		if err := l.disown(ctx, ref, owners); err != nil {
+			return fmt.Errorf("%s %s would be deleted along with %s, which it names as its owner; remove its "+
+				"metadata.ownerReferences, and run the command again: %w", ref.Kind, ref.Name, strings.Join(owners, " and "), err)
+		}
+		l.say("%s %s named %s as its owner and would have been deleted along with it; the reference was removed",
+			ref.Kind, ref.Name, strings.Join(owners, " and "))
+	}
+	return nil
+}
+
+// ownersIn returns the cluster-scoped owners of an object in a baseline, and those in its namespace without it.
+func ownersIn(body map[string]any) []scenario.Ref {
+	list, _, _ := unstructured.NestedSlice(body, "metadata", "ownerReferences")
+	var owners []scenario.Ref
+	for _, each := range list {
+		owner, _ := each.(map[string]any)
+		version, _ := owner["apiVersion"].(string)
+		kind, _ := owner["kind"].(string)
+		name, _ := owner["name"].(string)
+		owners = append(owners, scenario.Ref{APIVersion: version, Kind: kind, Name: name})
+	}
+	return owners
+}
+
+// disown removes owner references, given as KIND NAME, from an object.
+func (l *Lab) disown(ctx context.Context, ref scenario.Ref, owners []string) error {
+	reach, err := resource(l.Dynamic, l.Mapper, ref)
+	if err != nil {
+		return err
+	}
+	live, err := reach.Get(ctx, ref.Name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	kept := slices.DeleteFunc(live.GetOwnerReferences(), func(owner metav1.OwnerReference) bool {
+		return slices.Contains(owners, owner.Kind+" "+owner.Name)
+	})
+	return patchMetadata(ctx, l, live, map[string]any{"ownerReferences": kept})
+}
+
+// patchMetadata sets metadata of an object, unless the object was changed since it was read.
+func patchMetadata(ctx context.Context, l *Lab, live *unstructured.Unstructured, metadata map[string]any) error {
+	reach, err := resource(l.Dynamic, l.Mapper, refOf(live))
+	if err != nil {
+		return err
+	}
+	metadata["resourceVersion"] = live.GetResourceVersion()
+	body, err := json.Marshal(map[string]any{"metadata": metadata})
+	if err != nil {
+		return err
+	}
+	_, err = reach.Patch(ctx, live.GetName(), types.MergePatchType, body,
+		metav1.PatchOptions{FieldManager: objects.ManagerPatch})
+	return err
+}
+
+// unblock removes the finalizers of built-in objects in the namespaces that no controller of Kubernetes removes. It
+// begins after a while, only touches objects that are already being deleted, and continues until stop is called.
+func (l *Lab) unblock(ctx context.Context, namespaces []string, pause time.Duration) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(pause):
+			}
+			for _, namespace := range namespaces {
+				l.unblockIn(ctx, namespace)
+			}
+		}
+	})
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// unblockIn does this once in a namespace. Errors are ignored, because the deletion that does not end reports them.
+func (l *Lab) unblockIn(ctx context.Context, namespace string) {
+	lists, _ := discovery.ServerPreferredNamespacedResources(l.Client.Discovery())
+	for _, list := range lists {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			continue
+		}
+		for _, r := range list.APIResources {
+			// Nobody puts finalizers on endpoints and events, and the API server warns about the former.
+			if !slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "patch") || r.Name == "endpoints" ||
+				r.Name == "events" {
+				continue
+			}
+			found, err := l.Dynamic.Resource(gv.WithResource(r.Name)).Namespace(namespace).List(ctx, metav1.ListOptions{})
+			if err != nil {
+				continue
+			}
+			for i := range found.Items {
+				object := &found.Items[i]
+				held := baseline.HeldBy(schema.GroupKind{Group: gv.Group, Kind: r.Kind}, object.GetFinalizers())
+				if len(held) == 0 || object.GetDeletionTimestamp() == nil {
+					continue
+				}
+				l.unhold(ctx, object, held)
+			}
+		}
+	}
+}
+
+// unhold removes finalizers from an object that is being deleted.
+func (l *Lab) unhold(ctx context.Context, object *unstructured.Unstructured, held []string) {
+	kept := slices.DeleteFunc(object.GetFinalizers(), func(f string) bool { return slices.Contains(held, f) })
+	if patchMetadata(ctx, l, object, map[string]any{"finalizers": kept}) == nil {
+		l.say("removed the finalizer %s, which prevented the deletion of %s %s/%s", strings.Join(held, ", "),
+			object.GetKind(), object.GetNamespace(), object.GetName())
+	}
+}
+
+// bindsOnly reports whether an object is a binding whose subjects are all service accounts in the exercise's own
+// namespaces, which are deleted.
+func bindsOnly(e *Exercise, stood func(namespace string) bool, object map[string]any) bool {
+	u := unstructured.Unstructured{Object: object}
+	subjects, _, _ := unstructured.NestedSlice(object, "subjects")
+	if len(subjects) == 0 || u.GroupVersionKind().Group != rbacv1.GroupName {
+		return false
+	}
+	return !slices.ContainsFunc(subjects, func(each any) bool {
+		subject, _ := each.(map[string]any)
+		namespace, _ := subject["namespace"].(string)
+		if name, _ := subject["name"].(string); subject["kind"] == rbacv1.UserKind {
+			account, _ := strings.CutPrefix(name, "system:serviceaccount:")
+			namespace, _, _ = strings.Cut(account, ":")
+		}
+		return !slices.Contains(e.Namespaces, namespace) || stood(namespace)
+	})
+}
