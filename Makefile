@@ -13,8 +13,9 @@ LDFLAGS := -s -w -X $(BUILD).version=$(VERSION) -X $(BUILD).commit=$(COMMIT) -X 
 # waiting for the API server anyway.
 # What only parses or transports is not inlined there either, for 0.5 MB.
 COLD    := reflect sort strconv unicode/... strings bytes errors net/... vendor/... crypto/... encoding/... go/... text/... html/... mime/... math/big archive/... bufio container/... context database/... \
-           debug/... flag fmt hash/... io/... log/... os/... path/... regexp/syntax time
-LEAN    := -tags=packed -gcflags=all=-l -gcflags=std= $(COLD:%=-gcflags=%=-l)
+           debug/... flag fmt hash/... internal/... io/... log/... os/... path/... regexp/syntax time
+HOT     := internal/abi internal/bytealg internal/chacha8rand internal/runtime/... internal/sync
+LEAN    := -tags=packed -gcflags=all=-l -gcflags=std= $(COLD:%=-gcflags=%=-l) $(HOT:%=-gcflags=%=)
 
 HELPERS := $(foreach arch,amd64 arm64,debugpod/helper/gpu-fault-node-linux-$(arch).zst) pkg/doctor/signatures/signatures.zst pkg/scenario/packs/packs.zst pkg/redact/rules.tsv.zst pkg/xid/catalog.tsv.zst pkg/xid/bodies.tsv.zst $(addsuffix .zst,$(wildcard cudafault/lib/*/*.so cudafault/lib/*/crash cudafault/shim/*.def cudafault/*.tsv))
 HELPER_SOURCES := $(shell find cmd/gpu-fault-node debugpod/api debugpod/node debugpod/cri debugpod/rpc debugpod/deadman kmod pkg/build pkg/containerd pkg/count pkg/patch \( -name '*.go' ! -name '*_test.go' \) -o -path 'kmod/module/*') go.mod Makefile

@@ -17,7 +17,7 @@ import (
 
 // This file finds changes that have no effect yet: they prevent a deletion, or wait for a rollback.
 
-// HeldBy returns the finalizers of a built-in object that no controller of Kubernetes removes from objects of this kind.
+// HeldBy returns those of a built-in object's finalizers that no controller of Kubernetes removes from its kind.
 func HeldBy(kind schema.GroupKind, finalizers []string) []string {
 	if !builtIn(kind.Group) {
 		return nil // the object is an operator's

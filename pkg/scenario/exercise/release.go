@@ -37,9 +37,8 @@ func (l *Lab) release(ctx context.Context, e *Exercise, before *baseline.Baselin
 	}
 	differences := baseline.Diff(before, now)
 	doomed := func(owner scenario.Ref) bool {
-		return undone(baseline.Difference{Ref: owner}) || slices.ContainsFunc(differences, func(d baseline.Difference) bool {
-			return d.Kind == baseline.Created && sameObject(d.Ref, owner)
-		})
+		created := func(d baseline.Difference) bool { return d.Kind == baseline.Created && sameObject(d.Ref, owner) }
+		return undone(baseline.Difference{Ref: owner}) || slices.ContainsFunc(differences, created)
 	}
 	for _, difference := range differences {
 		ref := difference.Ref
@@ -58,7 +57,8 @@ func (l *Lab) release(ctx context.Context, e *Exercise, before *baseline.Baselin
 		}
 		if err := l.disown(ctx, ref, owners); err != nil {
 			return fmt.Errorf("%s %s would be deleted along with %s, which it names as its owner; remove its "+
-				"metadata.ownerReferences, and run the command again: %w", ref.Kind, ref.Name, strings.Join(owners, " and "), err)
+				"metadata.ownerReferences, and run the command again: %w", ref.Kind, ref.Name,
+				strings.Join(owners, " and "), err)
 		}
 		l.say("%s %s named %s as its owner and would have been deleted along with it; the reference was removed",
 			ref.Kind, ref.Name, strings.Join(owners, " and "))
@@ -149,7 +149,8 @@ func (l *Lab) unblockIn(ctx context.Context, namespace string) {
 				r.Name == "events" {
 				continue
 			}
-			found, err := l.Dynamic.Resource(gv.WithResource(r.Name)).Namespace(namespace).List(ctx, metav1.ListOptions{})
+			reach := l.Dynamic.Resource(gv.WithResource(r.Name)).Namespace(namespace)
+			found, err := reach.List(ctx, metav1.ListOptions{})
 			if err != nil {
 				continue
 			}
