@@ -203,8 +203,7 @@ func checkUndivided(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 			"40GB; the manager's ConfigMap lists them), or to all-disabled if MIG is not wanted on this node. The " +
 			"MIG manager then restarts the device plugin. The driver, the plugin and its strategy need no change."
 		found.Fix.Commands = []string{
-			shell.Command("kubectl label node %s nvidia.com/mig.config=all-disabled # or, for example, "+
-				"all-1g.5gb", n.Name),
+			shell.Command("kubectl label node %s nvidia.com/mig.config=all-disabled # or, e.g., all-1g.5gb", n.Name),
 		}
 	} else if want != "" && len(manager) > 0 {
 		found.Fix.Text = "Check that the list is empty. If it is, have the MIG manager apply the configuration " +
