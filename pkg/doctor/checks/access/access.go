@@ -398,7 +398,7 @@ func forbiddenFix(x facts.Refusal) (string, finding.Fix) {
 	)
 	switch {
 	case strings.Contains(message, "against any pod security policy"):
-		return "no PodSecurityPolicy that the pods' service account may use allows the pods", finding.Fix{
+		return "the pods' service account may use no PodSecurityPolicy that allows the pods", finding.Fix{
 			Text: "Let the service account use a policy that allows the settings in the message: create a Role with " +
 				"the verb use for the policy, and a RoleBinding in the namespace (older charts have a value for " +
 				"this). Kubernetes 1.25 removed PodSecurityPolicy.",

@@ -324,7 +324,7 @@ func minorsApart(server, kubelet string) (int, bool) {
 	return s - k, okServer && okKubelet
 }
 
-// waitFor returns the pods that are pending because nodes like this one are unavailable.
+// waitFor returns the pods that are pending because this node, possibly among others, is unavailable.
 func waitFor(f *facts.Facts, n *facts.Node) []scheduler.PendingPod {
 	return slices.DeleteFunc(slices.Clone(scheduler.Pending(f)), func(p scheduler.PendingPod) bool {
 		return p.Id != "sched.nodes-unavailable" || p.Severity == finding.Info || !slices.Contains(p.Nodes, n.Name)

@@ -155,8 +155,8 @@ func started(pod *corev1.Pod) bool {
 	})
 }
 
-// oldSection matches releases of containerd 1 that ignore the pod runtime set in the section of the linux plugin, and
-// that may have been upgraded from a release that used it.
+// oldSection matches versions of containerd 1 that ignore the pod runtime in the linux plugin's section. A node may
+// have been upgraded from a version that used this section.
 var oldSection = regexp.MustCompile(`^containerd://1\.[3-6]\.`)
 
 // nodeadm explains in which cases EKS's accelerated AMIs do not make NVIDIA's runtime the default.

@@ -232,9 +232,10 @@ func checkConfigs(f *facts.Facts, r *engine.Result, configs pluginConfigs) {
 				Object: n.Object(), Confidence: finding.Likely,
 				Title: "the node's device plugin configuration is not in the ConfigMap",
 				Evidence: append(facts.LabelEvidence(n, configLabel),
-					finding.FieldEvidence(object, ".data", "contains %s", words.Joined(words.SortedKeys(configs.in.Data)))),
-				Fix: finding.Fix{Text: "Specify an existing configuration " +
-					"(" + words.Joined(words.SortedKeys(configs.in.Data)) +
+					finding.FieldEvidence(object, ".data", "contains %s",
+						words.Joined(words.SortedKeys(configs.in.Data)))),
+				Fix: finding.Fix{Text: "Specify an existing configuration (" +
+					words.Joined(words.SortedKeys(configs.in.Data)) +
 					"), or add the missing one.",
 					Commands: []string{shell.Command("kubectl label node %s %s=%s --overwrite", n.Name, configLabel,
 						firstOr(words.SortedKeys(configs.in.Data), "NAME"))}},

@@ -40,9 +40,10 @@ func unallocatableCheck() engine.Check {
 		Needs: []engine.Need{engine.NeedAPI},
 		Reads: "Pending pods with resource claims, their claims, DeviceClasses, ResourceSlices of NVIDIA's drivers, " +
 			"the drivers' DaemonSets, labels and taints on GPU nodes, and the scheduler's messages",
-		Why: "A claim needs an existing DeviceClass, a driver that offers devices in ResourceSlices, and a free device that matches. The chart of NVIDIA's driver does not offer GPUs unless " +
-			"resources.gpus.enabled is set, and selects nodes by labels. If all devices are in use, nothing is wrong " +
-			"with the cluster, but the pod waits.",
+		Why: "A claim needs an existing DeviceClass, a driver that offers devices in ResourceSlices, and a free " +
+			"device that matches. The chart of NVIDIA's driver does not offer GPUs unless resources.gpus.enabled is " +
+			"set, and selects nodes by labels. If all devices are in use, nothing is wrong with the cluster, but the " +
+			"pod must wait.",
 		Explains: []string{
 			"sched.insufficient-gpu", "sched.unschedulable", "sched.none-advertised", "sched.all-in-use",
 			"sched.waiting", "dp.none",

@@ -176,8 +176,9 @@ func checkChain(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		case state == linkStarting:
 			r.Add(finding.Finding{
 				Severity: finding.Info, Confidence: finding.Likely, Object: n.Object(), Evidence: t.Evidence, As: as,
-				Title: "the GPU operator is still starting its " + l.name + ", and the other operands are waiting for it",
-				Fix:   finding.Fix{Text: "Wait: compiling a driver takes up to 20 minutes."},
+				Title: "the GPU operator is still starting its " + l.name + ", and the other operands are " +
+					"waiting for it",
+				Fix: finding.Fix{Text: "Wait: compiling a driver takes up to 20 minutes."},
 			})
 			return
 		}

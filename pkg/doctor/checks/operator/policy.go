@@ -405,7 +405,7 @@ func checkTags(f *facts.Facts, r *engine.Result) {
 					finding.FieldEvidence(facts.PodObject(operator), ".spec.containers[].image", "%s", image),
 					finding.FieldEvidence(facts.PodObject(validator), ".spec.containers[].image", "%s", other),
 				},
-				Fix: finding.Fix{Text: "The operands follow an upgrade of the operator. If they do not, the ClusterPolicy pins old versions (spec.validator.version).",
+				Fix: finding.Fix{Text: "The operator also upgrades its operands. If it does not, the ClusterPolicy pins old versions (spec.validator.version).",
 					Commands: []string{"kubectl get clusterpolicies -o yaml"}},
 			})
 			return
