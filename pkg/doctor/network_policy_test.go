@@ -168,7 +168,7 @@ func TestNetworkPolicies(t *testing.T) {
 		"DNS pods of another label": {asking(noNames).tenant(
 			`{podSelector: {}, policyTypes: [Egress], egress: [{to: [{namespaceSelector: {}, podSelector: {matchLabels: {k8s-app: coredns}}}], ports: [{protocol: UDP, port: 53}]}]}`,
 		),
-			"net.policy error", "not to the pods of the DNS server"},
+			"net.policy error", "not to the DNS server's pods"},
 		"DNS namespace by name": {asking(noNames).tenant(
 			`{podSelector: {}, policyTypes: [Egress], egress: [{to: [{namespaceSelector: {matchLabels: {name: kube-system}}}], ports: [{protocol: UDP, port: 53}]}]}`,
 		),

@@ -36,7 +36,7 @@ func Checks() []engine.Check {
 			ID: "rbac.quota", Symptom: engine.Precise, Layer: finding.LayerAccess, Title: "a quota or limit prevents GPU pods from being created",
 			Needs:    []engine.Need{engine.NeedAPI},
 			Reads:    reads + "; ResourceQuotas and LimitRanges",
-			Why:      "The API server's error names the quota and the requested and used amounts. A quota on nvidia.com/gpu without the requests. prefix limits nothing and is a warning.",
+			Why:      "The API server's error names the quota and the requested and used amounts. A quota whose key is nvidia.com/gpu instead of requests.nvidia.com/gpu limits nothing, and is a warning.",
 			Explains: []string{"wl.forbidden", "wl.pod-failing"}, ExplainsAs: component,
 			Doc:     "https://kubernetes.io/docs/concepts/policy/resource-quotas/#resource-quota-for-extended-resources",
 			Sources: []string{"kubeflow/website#2460", "eidf#26", "k8s-device-plugin#304"},
@@ -44,9 +44,9 @@ func Checks() []engine.Check {
 		},
 		{
 			ID: "ns.podsecurity", Symptom: engine.Precise, Layer: finding.LayerAccess,
-			Title: "Pod Security rejects the pods of a namespace",
+			Title: "Pod Security rejects pods in a namespace",
 			Needs: []engine.Need{engine.NeedAPI},
-			Reads: reads + "; labels pod-security.kubernetes.io/* of namespaces",
+			Reads: reads + "; namespace labels pod-security.kubernetes.io/*",
 			Why:   "The GPU operator's components need privileged pods, so their namespace must not enforce a stricter level. Rejected component pods affect all GPU nodes.",
 			Explains: []string{"op.*", "dp.*", "drv.*", "gfd.*", "nfd.*", "obs.*", "dra.*", "wl.forbidden",
 				"wl.other-accelerator"},
@@ -64,7 +64,7 @@ func Checks() []engine.Check {
 			Title:    "the API server rejects the creation of GPU pods, or a request from a GPU pod",
 			Needs:    []engine.Need{engine.NeedAPI, engine.NeedLogs},
 			Reads:    reads + "; logs of failing GPU pods",
-			Why:      "Rejections by RBAC, admission webhooks, and policies, or for a missing service account. A rejection is ignored if its owner has since created a pod.",
+			Why:      "Rejections by RBAC, admission webhooks or policies, or because a service account is missing. A rejection is ignored if the pods' owner has since created a pod.",
 			Explains: []string{"wl.pod-failing", "op.operand-failing", "dp.not-running"}, ExplainsAs: component,
 			Doc:     "https://kubernetes.io/docs/reference/access-authn-authz/rbac/",
 			Sources: []string{"seed 001, scenario 8"},
@@ -94,7 +94,7 @@ func refusals(f *facts.Facts) []facts.Refusal {
 		}
 		seen[owner] = true
 		if newest.Reason != "FailedCreate" || f.CreatedSince(owner, facts.EventTime(newest)) || f.RolledOut(owner) ||
-			classThere(f, newest.Message) {
+			classExists(f, newest.Message) {
 			continue
 		}
 		all = append(all, f.Refusal(owner, newest))
@@ -102,15 +102,14 @@ func refusals(f *facts.Facts) []facts.Refusal {
 	return all
 }
 
-// classThere reports whether a rejection names a RuntimeClass that was missing at the time but exists now. The
+// classExists reports whether a rejection names a RuntimeClass that was missing at the time but exists now. The
 // controller then retries the request on its own.
-func classThere(f *facts.Facts, message string) bool {
+func classExists(f *facts.Facts, message string) bool {
 	id, class := facts.Recognize(message)
 	return id == "rc.handler-mismatch" && f.Missing("api/runtimeclasses") == "" && f.RuntimeClass(class) != nil
 }
 
-// severity returns Error for rejections that concern GPUs, Warning for missing roles and for namespaces with GPU pods,
-// and Info for others. It also returns the confidence.
+// severity returns the severity of a rejection (Error if it concerns GPUs, otherwise Warning) and the confidence.
 func severity(x facts.Refusal, f *facts.Facts) (finding.Severity, finding.Confidence) {
 	switch {
 	case x.GPU || x.Component != "":
@@ -169,7 +168,7 @@ func checkQuota(f *facts.Facts, r *engine.Result) {
 			}
 			issue := issueOf(x, f)
 			issue.Title = "a quota or limit in the namespace rejects the pods"
-			issue.Fix = finding.Fix{Text: "Raise the quota, or delete what uses it up.", Commands: []string{
+			issue.Fix = finding.Fix{Text: "Raise the quota, or delete objects that use it.", Commands: []string{
 				shell.Command("kubectl -n %s describe resourcequota,limitrange", x.Owner.Namespace),
 			}}
 			limit, numbers := exceeded(x.Event.Message)
@@ -184,7 +183,8 @@ func checkQuota(f *facts.Facts, r *engine.Result) {
 				}
 				issue.Evidence = append(issue.Evidence, quoteQuota(q)...)
 				if numbers && limit.quota == q.Name {
-					issue.Fix.Text = "Raise the quota (the command adds one pod's request), or delete what uses it up."
+					issue.Fix.Text = "Raise the quota (the command adds one pod's request), or delete objects that " +
+						"use it."
 					issue.Fix.Commands = append(issue.Fix.Commands,
 						shell.Command("kubectl -n %s patch resourcequota %s --type merge -p %s", q.Namespace, q.Name,
 							fmt.Sprintf(`{"spec":{"hard":{%q:"%d"}}}`, limit.resource, limit.used+limit.asked)))
@@ -294,8 +294,10 @@ func checkPodSecurity(f *facts.Facts, r *engine.Result) {
 		if x.Component != "" {
 			issue.Title = "Pod Security rejects the pods of a GPU component, which must be privileged"
 			issue.Fix.Text =
-				"If you installed these pods as a GPU component, run them in a dedicated namespace that allows privileged pods (the GPU operator's chart does this for its own: " +
-					"psa.enabled=true) and that users cannot access. Do not lower the level of a namespace that users can access: pod labels do not show who created a pod."
+				"If you installed these pods as a GPU component, run them in a dedicated namespace that allows " +
+					"privileged pods (the GPU operator's chart does this for its own namespace: psa.enabled=true) " +
+					"and that users cannot access. Do not lower the level of a namespace that users can access: pod " +
+					"labels do not show who created a pod."
 			if forComponents(x.Owner.Namespace) {
 				issue.Fix = finding.Fix{
 					Text: "Allow privileged pods in the namespace of the GPU components (in the GPU operator's chart: psa.enabled=true).",
@@ -313,8 +315,8 @@ func checkPodSecurity(f *facts.Facts, r *engine.Result) {
 			issue.Fix = finding.Fix{
 				Text: "If you installed the plugin, and users cannot create pods in its namespace, give the " +
 					"namespace the label pod-security.kubernetes.io/enforce=privileged: the plugin needs its " +
-					"hostPath volumes. (Talos enforces the level baseline where no label says otherwise.) A name " +
-					"does not show who created a DaemonSet.",
+					"hostPath volumes. (Talos enforces the level baseline unless a label sets another.) The name of " +
+					"a DaemonSet does not show who created it.",
 				Commands: issue.Fix.Commands,
 			}
 		}
@@ -378,8 +380,9 @@ func checkForbidden(f *facts.Facts, r *engine.Result) {
 			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
 			Confidence: finding.Likely, Evidence: []finding.Evidence{e},
 			Fix: finding.Fix{
-				Text: "Check whether the program should have this permission: its log is not proof. If so, create a Role in the namespace that the message names, with only the verb and " +
-					"the resource that the message names, and bind the Role to the service account " + account +
+				Text: "Check whether the program should have this permission: its log alone does not prove this. If " +
+					"so, create a Role with only the verb and resource in the message, in the namespace that the " +
+					"message names, and bind the Role to the service account " + account +
 					". Do not bind a broader role such as edit. A binding's role cannot be changed: delete a wrong binding and recreate it.",
 				Commands: []string{shell.Command("kubectl auth can-i --list -n %s --as=system:serviceaccount:%s:%s",
 					pod.Namespace, pod.Namespace, account)},
@@ -395,10 +398,10 @@ func forbiddenFix(x facts.Refusal) (string, finding.Fix) {
 	)
 	switch {
 	case strings.Contains(message, "against any pod security policy"):
-		return "no PodSecurityPolicy that the pods' service account may use allows the pods", finding.Fix{
-			Text: "Let the service account use a policy that allows what the message names: a Role with the verb use " +
-				"for the policy, and a RoleBinding in the namespace (charts of that time have a value for it). " +
-				"Kubernetes 1.25 removed PodSecurityPolicy.",
+		return "the pods' service account may use no PodSecurityPolicy that allows the pods", finding.Fix{
+			Text: "Let the service account use a policy that allows the settings in the message: create a Role with " +
+				"the verb use for the policy, and a RoleBinding in the namespace (older charts have a value for " +
+				"this). Kubernetes 1.25 removed PodSecurityPolicy.",
 			Commands: []string{describe, "kubectl get podsecuritypolicies"},
 		}
 	case strings.Contains(message, "serviceaccount") && strings.Contains(message, "not found"):

@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// A quota's message says what it allows, so that the title and the patch can.
+// TestExceededQuota tests that only messages about a single resource are parsed.
 func TestExceededQuota(t *testing.T) {
 	t.Parallel()
 	const gpu = "requests.nvidia.com/gpu"

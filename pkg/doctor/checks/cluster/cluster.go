@@ -18,7 +18,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// Checks returns the checks of the node state.
+// Checks returns the checks for the node state.
 func Checks() []engine.Check {
 	return []engine.Check{
 		{
@@ -26,7 +26,7 @@ func Checks() []engine.Check {
 			Title: "a GPU node is not Ready, or its kubelet has stopped reporting",
 			Needs: []engine.Need{engine.NeedAPI},
 			Reads: "Node .status.conditions: Ready, and the conditions that report problems; the journal of the kubelet's unit",
-			Why:   "Pods do not start on a node that is not Ready. The condition's message is the first hint; other checks find what stopped the kubelet or the runtime. A starting node is Info for 5 minutes, then a warning until 15 minutes if no pod waits for it. A node that an autoscaler or the cloud provider removes is Info.",
+			Why:   "Pods do not start on a node that is not Ready. The condition's message is the first hint; other checks find what stopped the kubelet or the runtime. A new node is Info for 5 minutes, then a warning for up to 15 minutes unless a pod is waiting for it. A node that an autoscaler or the cloud provider is removing is Info.",
 			Explains: []string{
 				"sched.none-advertised", "sched.all-in-use", "sched.fragmented", "sched.insufficient-gpu",
 				"sched.insufficient-other",
@@ -69,7 +69,7 @@ func Checks() []engine.Check {
 			Title:    "a GPU node is cordoned, or the API server does not support its kubelet version",
 			Needs:    []engine.Need{engine.NeedAPI},
 			Reads:    "Node .spec.unschedulable, .spec.taints, annotations, .status.nodeInfo.kubeletVersion; the version of the API server",
-			Why:      "Nodes are cordoned on purpose: Info, or an error if GPU pods wait because all nodes that they could use are cordoned. A kubelet can be up to three minor versions older than the API server, but not newer.",
+			Why:      "Nodes are usually cordoned on purpose, so this is Info, or an error if GPU pods are waiting because all nodes that they could use are cordoned. A kubelet can be up to three minor versions older than the API server, but not newer.",
 			Explains: []string{"sched.nodes-unavailable"},
 			Doc:      "https://kubernetes.io/docs/concepts/nodes/node/#manual-node-administration",
 			Run:      checkNodeState,
@@ -127,7 +127,7 @@ func checkNotReady(f *facts.Facts, r *engine.Result) {
 			}},
 		}
 		issue.Title, issue.Fix = notReady(n, ready)
-		tellFatal(n, &issue)
+		describeFatal(n, &issue)
 		for _, c := range n.Status.Conditions {
 			if problem(c) && !aboutGPU(c) && len(issue.Evidence) < words.Few {
 				issue.Evidence = append(issue.Evidence, facts.QuoteCondition(n, c))
@@ -167,7 +167,8 @@ func notReady(n *facts.Node, ready corev1.NodeCondition) (string, finding.Fix) {
 		!strings.Contains(text, "NetworkReady=false"):
 		return "the node is not Ready: its kubelet gets no response from the container runtime",
 			finding.Fix{
-				Text:     "Find out why the container runtime does not respond; its journal reports configuration errors.",
+				Text: "Find out why the container runtime is not responding; its journal contains any " +
+					"configuration errors.",
 				Commands: logs,
 			}
 	case strings.Contains(text, "PLEG is not healthy"):
@@ -190,7 +191,7 @@ func notReady(n *facts.Node, ready corev1.NodeCondition) (string, finding.Fix) {
 		"network plugin is not ready",
 	}):
 		return "the node is not Ready: its network (CNI) is not set up",
-			finding.Fix{Text: "Check the network plugin's pod on this node: the plugin writes the file in /etc/cni/net.d that the runtime waits for.",
+			finding.Fix{Text: "Check the network plugin's pod on this node: the plugin writes the file in /etc/cni/net.d that the runtime is waiting for.",
 				Commands: []string{
 					shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name),
 				}}
@@ -211,7 +212,7 @@ func kubeletUnit(n *facts.Node) string {
 	return "kubelet"
 }
 
-// isKubelets reports whether the condition is one of Kubernetes' own, which other checks read.
+// isKubelets reports whether the condition is one of Kubernetes' own conditions, which other checks cover.
 func isKubelets(t corev1.NodeConditionType) bool {
 	return slices.Contains([]corev1.NodeConditionType{
 		corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
@@ -275,7 +276,7 @@ func checkConditions(f *facts.Facts, r *engine.Result) {
 				Evidence: []finding.Evidence{facts.QuoteCondition(n, c)},
 				Began:    c.LastTransitionTime.Time, OfGPU: aboutGPU(c), OfRun: ofRun,
 				Fix: finding.Fix{
-					Text: "Follow the message. The condition stays until its agent clears it (node-problem-detector does so only when it restarts).",
+					Text: "Follow the message. The condition stays until its agent clears it (node-problem-detector does this only on restart).",
 					Commands: []string{
 						shell.Command("kubectl gpu-fault doctor --node %s # reads the kernel log and nvidia-smi there",
 							n.Name),
@@ -323,7 +324,7 @@ func minorsApart(server, kubelet string) (int, bool) {
 	return s - k, okServer && okKubelet
 }
 
-// waitFor returns the pods that are pending because nodes like this one are unavailable.
+// waitFor returns the pods that are pending because this node, possibly among others, is unavailable.
 func waitFor(f *facts.Facts, n *facts.Node) []scheduler.PendingPod {
 	return slices.DeleteFunc(slices.Clone(scheduler.Pending(f)), func(p scheduler.PendingPod) bool {
 		return p.Id != "sched.nodes-unavailable" || p.Severity == finding.Info || !slices.Contains(p.Nodes, n.Name)
@@ -378,7 +379,7 @@ func checkNodeState(f *facts.Facts, r *engine.Result) {
 		}
 		if waits := waitFor(f, n); len(waits) > 0 {
 			issue.Severity = finding.Error
-			issue.Title = "the GPU node is cordoned, and GPU pods wait for it"
+			issue.Title = "the GPU node is cordoned, and GPU pods are waiting for it"
 		}
 		r.Add(issue)
 	}
@@ -408,13 +409,13 @@ func checkPressure(f *facts.Facts, r *engine.Result) {
 			if kind == corev1.NodeDiskPressure && n.Host != nil {
 				for _, fs := range n.Host.Probe.Filesystems {
 					issue.Evidence = append(issue.Evidence, finding.Evidence{
-						Source: "file systems of Node " + n.Name,
+						Source: "file systems on Node " + n.Name,
 						Text:   fmt.Sprintf("%s: %d of %d MiB free", fs.Path, fs.FreeBytes>>20, fs.Bytes>>20),
 					})
 				}
 			}
 			if kind == corev1.NodeDiskPressure {
-				tellDisk(f, n, c.LastTransitionTime.Time, &issue)
+				describeDisk(f, n, c.LastTransitionTime.Time, &issue)
 			}
 			r.Add(issue)
 		}
@@ -425,9 +426,9 @@ func pressureFix(n *facts.Node, kind corev1.NodeConditionType) finding.Fix {
 	switch kind {
 	case corev1.NodeDiskPressure:
 		return finding.Fix{
-			Text: "See what fills the disk: images, logs, or what containers write into emptyDir volumes and beside their " +
-				"volumes. Remove or bound it, or give the node a larger disk: GPU images take 10 to 20 GB each. The kubelet " +
-				"itself removes unused images.",
+			Text: "Find out what fills the disk: images, logs, or files that containers write to emptyDir volumes or " +
+				"outside their volumes. Remove or limit them, or give the node a larger disk: GPU images take 10 to " +
+				"20 GB each. The kubelet removes unused images automatically.",
 			Commands: []string{
 				shell.OnHost(n.Name, "df -h"), shell.OnHost(n.Name, "sudo crictl images"),
 				shell.OnHost(n.Name, "sudo du -xsh /var/log /var/lib/kubelet/pods"),

@@ -12,7 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
-// Whatever agents write, it is read without a fault.
+// FuzzXIDsIn tests that any message from an agent can be parsed.
 func FuzzXIDsIn(f *testing.F) {
 	f.Add("NVRM: Xid (PCI:0000:17:00): 79, GPU ErrorCode:79 XID=13")
 	f.Fuzz(func(t *testing.T, text string) {
@@ -25,8 +25,8 @@ func FuzzXIDsIn(f *testing.F) {
 	})
 }
 
-// TestFatalLine protects that the error with which the kubelet ends names the finding, and that an older one, after
-// which the kubelet ran, does not.
+// TestFatalLine tests that the title contains the error with which the kubelet exited, but no older error after which
+// the kubelet started.
 func TestFatalLine(t *testing.T) {
 	t.Parallel()
 	const fatal = `Jan 01 a kubelet[7]: E0101 12:00:00.1 7 run.go:74] "command failed" err="failed to load kubelet config"`
@@ -40,7 +40,7 @@ func TestFatalLine(t *testing.T) {
 			Host: &api.Diagnosis{Journals: map[string]string{"kubelet.service": c.journal}},
 		}
 		var found finding.Finding
-		if tellFatal(n, &found); !strings.Contains(found.Title, c.want) || c.want == "" && found.Title != "" {
+		if describeFatal(n, &found); !strings.Contains(found.Title, c.want) || c.want == "" && found.Title != "" {
 			t.Errorf("the title is %q, want %q", found.Title, c.want)
 		}
 	}

@@ -16,9 +16,9 @@ import (
 // pulledBefore is the maximum time between an image pull and disk pressure that the pull may have caused.
 const pulledBefore = 15 * time.Minute
 
-// tellDisk adds details about a full disk: its size, the total size of the container images, the last image pull, and
-// whether the kubelet finds unused images to remove.
-func tellDisk(f *facts.Facts, n *facts.Node, since time.Time, issue *finding.Finding) {
+// describeDisk adds details about a full disk: its size, the total size of the container images, the last image pull,
+// and whether the kubelet finds unused images to remove.
+func describeDisk(f *facts.Facts, n *facts.Node, since time.Time, issue *finding.Finding) {
 	if slices.ContainsFunc(n.Pods, f.FillsDisk) {
 		issue.As = finding.FillsDisk // the pod's eviction explains the disk pressure
 	}
@@ -29,7 +29,7 @@ func tellDisk(f *facts.Facts, n *facts.Node, since time.Time, issue *finding.Fin
 	}
 	if disk > 0 && images > 0 {
 		issue.Evidence = append(issue.Evidence, finding.FieldEvidence(n.Object(), ".status",
-			"ephemeral-storage: %d GiB; images, as the runtime counts them: %.1f GiB", disk>>30, float64(images)/(1<<30)))
+			"ephemeral-storage: %d GiB; images, according to the runtime: %.1f GiB", disk>>30, float64(images)/(1<<30)))
 	}
 	for _, e := range f.Events {
 		if at := facts.EventTime(e); strings.HasPrefix(e.Message, "Successfully pulled image") &&
@@ -46,12 +46,13 @@ func tellDisk(f *facts.Facts, n *facts.Node, since time.Time, issue *finding.Fin
 		issue.Evidence = append(issue.Evidence, finding.Clipped(facts.Quote(e)))
 		issue.Title = "the node's disk is full, and the kubelet finds no unused image to remove"
 		if disk > 0 {
-			issue.Title = fmt.Sprintf("the node's disk of %d GiB is full, and the kubelet finds no unused image to remove",
+			issue.Title = fmt.Sprintf("the node's %d GiB disk is full, and the kubelet finds no unused image to remove",
 				disk>>30)
 		}
-		issue.Fix.Text = "See what fills the disk (df, then du). If it is images that pods use, the disk is too small for " +
-			"them, and pruning does not help: GPU images take 10 to 20 GB each. Give the node group or pool a larger disk " +
-			"and replace its nodes, since their disks are made with them. If it is logs or files of pods, remove those."
+		issue.Fix.Text = "Find out what fills the disk (df, then du). If images that pods use fill it, the disk is " +
+			"too small, and pruning does not help: GPU images take 10 to 20 GB each. Give the node group or pool a " +
+			"larger disk and replace its nodes, because existing nodes keep their disks. If logs or files from pods " +
+			"fill it, remove them."
 		return
 	}
 }

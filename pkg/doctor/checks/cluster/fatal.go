@@ -20,8 +20,8 @@ var fatalLine = regexp.MustCompile(
 // endLine matches a line that may follow the error, such as systemd's lines about the unit's exit or next start.
 var endLine = regexp.MustCompile(`systemd\[\d+\]: |^\s*$|goroutine |^-- `)
 
-// tellFatal quotes the error with which the kubelet's unit last exited, which is why the kubelet does not report.
-func tellFatal(n *facts.Node, issue *finding.Finding) {
+// describeFatal quotes the error with which the kubelet's unit last exited, which is why the kubelet is not reporting.
+func describeFatal(n *facts.Node, issue *finding.Finding) {
 	if n.Host == nil {
 		return
 	}
@@ -41,10 +41,10 @@ func tellFatal(n *facts.Node, issue *finding.Finding) {
 				break // the unit is running, or exited for another reason
 			}
 			said := strings.Join(m[1:], "")
-			issue.Title = "the node is not Ready, because " + name + " ends at its start: " +
+			issue.Title = "the node is not Ready, because " + name + " exits at startup: " +
 				words.Clip(strings.ReplaceAll(said, `\"`, `"`))
-			issue.Fix.Text = "Correct what the last line of the unit's journal names; the unit then starts again by itself. " +
-				"The machine and its network are not at fault."
+			issue.Fix.Text = "Fix the error in the last line of the unit's journal; the unit then restarts " +
+				"automatically. The machine and its network are not at fault."
 			issue.Evidence = append(issue.Evidence, finding.Evidence{
 				Source: "nodes/" + n.Name + "/journal/" + unit, Text: words.Clip(strings.TrimSpace(line)),
 			})

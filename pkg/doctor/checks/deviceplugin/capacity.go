@@ -24,7 +24,7 @@ func pluginPodCheck() engine.Check {
 		ID: "dp.not-running", Symptom: engine.Explained, Layer: finding.LayerDevicePlugin,
 		Title: "a device plugin pod does not become ready",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-		Reads: "state, last state and restarts of the containers of device plugin pods, their newest warning, and the end of their logs",
+		Reads: "state, last state and restarts of containers in device plugin pods; the pods' newest warning event and log tails",
 		Why:   "A symptom, reported in case no other check finds the cause. Pods that have been starting for less than 2 minutes, or are being deleted, are ignored.",
 		Explains: facts.GPULost(
 			"dp.capacity-zero", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy", "gfd.labels",
@@ -79,14 +79,15 @@ func onlyWithGPUs(f *facts.Facts, n *facts.Node, pod *corev1.Pod, found *finding
 		return
 	}
 	found.Title = "the device plugin runs on a node without NVIDIA GPUs and fails there"
-	found.Cause = "The node's instance type (" + kind + ") has no NVIDIA GPUs, and the DaemonSet of the plugin does not leave " +
-		"such nodes out. The GPU nodes are not affected."
+	found.Cause = "The node's instance type (" + kind + ") has no NVIDIA GPUs, and the plugin's DaemonSet does not " +
+		"exclude such nodes. The GPU nodes are not affected."
 	found.Evidence = append([]finding.Evidence{
 		finding.FieldEvidence(n.Object(), ".metadata.labels["+corev1.LabelInstanceTypeStable+"]", "%s", kind),
 	}, found.Evidence...)
 	found.Fix = finding.Fix{
-		Text: "Limit the DaemonSet to GPU nodes: set nodeSelector or affinity in the plugin's values, by a label that only GPU " +
-			"nodes have, such as nvidia.com/gpu.present=true. Install nothing on this node.",
+		Text: "Limit the DaemonSet to GPU nodes: in the plugin's values, set nodeSelector or affinity to a label " +
+			"that only GPU nodes have, such as nvidia.com/gpu.present=true. Nothing needs to be installed on this " +
+			"node.",
 		Commands: []string{
 			shell.Command("kubectl get %s -n %s -o yaml", facts.OwnerOf(pod), pod.Namespace),
 			"kubectl get nodes -L node.kubernetes.io/instance-type,nvidia.com/gpu.present",
@@ -100,8 +101,10 @@ func capacityCheck() engine.Check {
 		Title: "a node with GPUs and a device plugin advertises no GPUs",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
 		Reads: "status.capacity of GPU nodes, their device plugin pods, and the sockets in the kubelet's device-plugins directory with their times",
-		Why: "A running device plugin must have registered at least one GPU with the kubelet. A restarted kubelet forgets its plugins until they register again, and a kubelet that uses a different " +
-			"directory never finds the plugin. Nodes that offer GPUs through DRA or as another resource, and pods younger than 2 minutes, are healthy.",
+		Why: "A running device plugin must have registered at least one GPU with the kubelet. After a restart, the " +
+			"kubelet does not know its plugins until they register again, and a kubelet that uses a different " +
+			"directory never finds the plugin. Nodes that offer GPUs through DRA or as another resource, and pods " +
+			"younger than 2 minutes, are healthy.",
 		Explains: facts.GPULost("op.operand-failing", "op.clusterpolicy"),
 		Doc:      "https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/#device-plugin-implementation",
 		Sources:  []string{"k8s-device-plugin#240", "k8s-device-plugin#1228", "kubernetes#60176"},
@@ -153,9 +156,9 @@ func checkCapacity(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	if n.Host != nil {
 		found.Evidence = append(found.Evidence, sockets(n)...)
 	}
-	tellNoInstaller(f, n, pod, &found)
-	tellNoKubeletSocket(n, &found)
-	if dir := pluginFolder(pod); dir != "" && elsewhere(n, dir) {
+	describeNoInstaller(f, n, pod, &found)
+	describeNoKubeletSocket(n, &found)
+	if dir := pluginDirectory(pod); dir != "" && elsewhere(n, dir) {
 		found.Confidence = finding.Likely
 		found.Title = "the device plugin registers in a directory that the node's kubelet does not use"
 		found.Subject = facts.PodObject(pod) // a restart does not fix it
@@ -167,8 +170,10 @@ func checkCapacity(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			Commands: []string{shell.Command("kubectl edit %s -n %s", facts.OwnerOf(pod), pod.Namespace)},
 		}
 		if h, ok := facts.ReleaseOf(f, facts.ChartOperator); ok {
-			found.Fix.Text += " The GPU operator has a value for it from v26.7.0 on: upgrade an older one, or make " +
-				facts.DefaultKubeletRoot + " a link to " + facts.KubeletRoot(n) + " on the node before the pods start."
+			found.Fix.Text += " Since v26.7.0, the GPU operator has a value for this: upgrade an older operator, or " +
+				"make " +
+				facts.DefaultKubeletRoot + " a symbolic link to " + facts.KubeletRoot(n) +
+				" on the node before the pods start."
 			found.Fix.Commands = []string{facts.HelmUpgrade(h, "hostPaths.kubeletRootDir="+facts.KubeletRoot(n))}
 		}
 	}
@@ -191,7 +196,7 @@ func sockets(n *facts.Node) []finding.Evidence {
 		if strings.Contains(s.Path, "/device-plugins/") && len(all) < 3 {
 			text := "created " + s.Modified.UTC().Format(time.RFC3339)
 			if s.Listening != nil && !*s.Listening {
-				text += ", no process listens"
+				text += ", no process is listening"
 			}
 			all = append(all, finding.Evidence{Source: "nodes/" + n.Name + " " + s.Path, Text: text})
 		}
@@ -202,9 +207,9 @@ func sockets(n *facts.Node) []finding.Evidence {
 	return all
 }
 
-// pluginFolder returns the host directory in which a plugin creates its socket. It returns an empty string if the pod
-// mounts no such directory.
-func pluginFolder(pod *corev1.Pod) string {
+// pluginDirectory returns the host directory in which a plugin creates its socket. It returns an empty string if the
+// pod mounts no such directory.
+func pluginDirectory(pod *corev1.Pod) string {
 	for _, v := range pod.Spec.Volumes {
 		if v.HostPath != nil && strings.HasSuffix(strings.TrimSuffix(v.HostPath.Path, "/"), "device-plugins") {
 			return strings.TrimSuffix(v.HostPath.Path, "/")
@@ -225,9 +230,12 @@ func noPluginCheck() engine.Check {
 		Title: "a node has GPUs that nothing advertises",
 		Needs: []engine.Need{engine.NeedAPI},
 		Reads: "status.capacity, status.allocatable and pods of GPU nodes, ResourceSlices",
-		Why: "A device plugin, NVIDIA's or a cloud provider's, or a DRA driver must advertise GPUs to the kubelet. Otherwise, pods cannot use the NVIDIA GPUs that the node's labels or hardware show. " +
-			"This is an error if pods wait for GPUs, and Info if the cluster has no GPU software at all, because the GPUs may serve another purpose. " +
-			"After a plugin is removed, the kubelet keeps the capacity for a while but allocates nothing: an error. Missing devices of a DRA driver are reported if a claim waits for them.",
+		Why: "A device plugin, NVIDIA's or a cloud provider's, or a DRA driver must advertise GPUs to the kubelet. " +
+			"Otherwise, pods cannot use the NVIDIA GPUs that the node's labels or hardware show. This is an error if " +
+			"pods are waiting for GPUs, and Info if the cluster has no GPU software at all, because the GPUs may " +
+			"serve another purpose. After a plugin is removed, the kubelet keeps the capacity for a while but " +
+			"allocates nothing, which is an error. Missing devices of a DRA driver are reported if a claim is " +
+			"waiting for them.",
 		Explains: facts.GPULost("op.clusterpolicy"),
 		Doc:      "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/",
 		Sources: []string{"k8s-device-plugin#33", "k8s-device-plugin#585", "k8s-device-plugin#1934",
@@ -285,7 +293,7 @@ func checkNoPlugin(f *facts.Facts, r *engine.Result, n *facts.Node, waiting, wan
 		found.Title = "the device plugin does not run on the node, because " + why
 		found.Evidence = append(found.Evidence, e)
 	}
-	tellDeployLabels(f, n, &found)
+	describeDeployLabels(f, n, &found)
 	if wantsPlugins(f) || wanted {
 		found.Severity = finding.Warning
 	}
@@ -295,9 +303,9 @@ func checkNoPlugin(f *facts.Facts, r *engine.Result, n *facts.Node, waiting, wan
 	r.Add(found)
 }
 
-// tellDeployLabels completes the finding if the node lacks labels by which the GPU operator selects nodes, but another
-// node, on which the device plugin runs, has the labels.
-func tellDeployLabels(f *facts.Facts, n *facts.Node, found *finding.Finding) {
+// describeDeployLabels completes the finding if the node lacks labels by which the GPU operator selects nodes, but
+// another node, on which the device plugin runs, has the labels.
+func describeDeployLabels(f *facts.Facts, n *facts.Node, found *finding.Finding) {
 	const plugin = "nvidia.com/gpu.deploy.device-plugin"
 	if n.Labels["nvidia.com/gpu.deploy.operands"] == "false" || facts.ForMachines(n) {
 		return // the operator itself removes the labels
@@ -316,15 +324,15 @@ func tellDeployLabels(f *facts.Facts, n *facts.Node, found *finding.Finding) {
 				label, args = label+" %s=true", append(args, key)
 			}
 		}
-		found.Title = fmt.Sprintf("the node lacks labels nvidia.com/gpu.deploy.* by which the GPU operator selects "+
-			"nodes (%d of those of node %s), so the device plugin does not run on it", len(lacks), other.Name)
+		found.Title = fmt.Sprintf("the node lacks %d of the labels nvidia.com/gpu.deploy.* that node %s has and by "+
+			"which the GPU operator selects nodes, so the device plugin does not run on it", len(lacks), other.Name)
 		found.Evidence = append(found.Evidence,
 			finding.FieldEvidence(other.Object(), ".metadata.labels", "%s", strings.Join(lacks, ", ")))
 		found.Fix = finding.Fix{
-			Text: "The operator sets these labels on nodes with nvidia.com/gpu.present=true: see whether its log " +
-				"says why it did not, or whether another client removed them. Then set all of them (last command), " +
-				"except those of operands that the node should not have: the device plugin alone would wait for the " +
-				"toolkit. The driver needs no change.",
+			Text: "The operator sets these labels on nodes with nvidia.com/gpu.present=true: check whether its log " +
+				"shows why it did not, or whether another client removed them. Then set all of them (last command), " +
+				"except the labels for operands that the node should not have: on its own, the device plugin would " +
+				"wait for the toolkit. The driver needs no change.",
 			Commands: []string{
 				facts.OperatorLog(f),
 				shell.Command("kubectl get node %s %s --show-labels", n.Name, other.Name),
@@ -411,10 +419,10 @@ func noPluginFix(f *facts.Facts, n *facts.Node) finding.Fix {
 	if n.Distribution == facts.EKS || n.Distribution == facts.AKS {
 		more, commands := installPlugin(n)
 		return finding.Fix{
-			Text: "No device plugin is installed. The cloud's images for GPU nodes (EKS: accelerated AMIs) have " +
-				"the driver and the toolkit, so NVIDIA's device plugin alone is enough. If nvidia-smi fails on the " +
-				"node, use such an image, or install the GPU operator, which brings all of them. Karpenter regards " +
-				"the node as initialized as soon as it advertises its GPUs." + more,
+			Text: "No device plugin is installed. The cloud provider's images for GPU nodes (EKS: accelerated AMIs) " +
+				"contain the driver and the toolkit, so NVIDIA's device plugin alone is enough. If nvidia-smi fails " +
+				"on the node, use such an image, or install the GPU operator, which installs all three. Karpenter " +
+				"regards the node as initialized as soon as it advertises its GPUs." + more,
 			Commands: commands,
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// A configuration of a user never makes the check fail, whatever is in it.
+// FuzzPluginConfig tests that no configuration makes the check panic.
 func FuzzPluginConfig(f *testing.F) {
 	f.Add("version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - name: nvidia.com/gpu\n      replicas: 4\n")
 	f.Add("flags:\n  renameByDefault: true")

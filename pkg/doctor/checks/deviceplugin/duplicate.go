@@ -20,8 +20,9 @@ func duplicateCheck() engine.Check {
 		Title: "two device plugins advertise the same GPUs on one node",
 		Needs: []engine.Need{engine.NeedAPI},
 		Reads: "device plugin pods on each node and their owners; operating systems that have their own plugin",
-		Why: "The kubelet uses one endpoint per resource: the plugin that registered last wins, and when it stops, the capacity drops to 0 although the other still runs. Pods of the same DaemonSet during " +
-			"an update, plugins for virtual machines, and the MPS daemon are not duplicates.",
+		Why: "The kubelet uses one endpoint per resource: the plugin that registered last wins, and when it stops, " +
+			"the capacity drops to 0 although the other is still running. Pods of the same DaemonSet during an " +
+			"update, plugins for virtual machines, and the MPS daemon are not duplicates.",
 		Explains: []string{"dp.capacity-zero", "dp.unhealthy", "share.timeslicing", "alloc.unexpected-admission"},
 		ExplainsAs: map[string][]string{ofSystem: {
 			"dp.capacity-zero", "dp.unhealthy", "share.timeslicing", "alloc.unexpected-admission", "wl.cuda-vs-driver",
@@ -59,9 +60,9 @@ func checkDuplicate(r *engine.Result, n *facts.Node) {
 	}
 	found := finding.Finding{
 		Severity: finding.Warning, Object: n.Object(),
-		Title: "two device plugins of different owners advertise GPUs on the node",
+		Title: "two device plugins with different owners advertise GPUs on the node",
 		Fix: finding.Fix{
-			Text: "Keep one plugin: delete the DaemonSet of the other, or keep it off GPU nodes. To remove the operator's plugin, disable it (devicePlugin.enabled=false).",
+			Text: "Keep one plugin: delete the DaemonSet of the other plugin, or keep it off GPU nodes. To remove the operator's plugin, disable it (devicePlugin.enabled=false).",
 		},
 	}
 	if found.Evidence = system; len(system) > 0 {
@@ -91,7 +92,7 @@ func systemPlugin(n *facts.Node) []finding.Evidence {
 		return nil
 	}
 	return []finding.Evidence{finding.FieldEvidence(n.Object(), ".status.nodeInfo.osImage",
-		"%s runs a device plugin itself: nvidia-k8s-device-plugin.service", n.Status.NodeInfo.OSImage)}
+		"%s has a built-in device plugin: nvidia-k8s-device-plugin.service", n.Status.NodeInfo.OSImage)}
 }
 
 // advertisesGPUs reports whether a pod is a device plugin for nvidia.com/gpu from NVIDIA, a cloud provider, HAMi, or

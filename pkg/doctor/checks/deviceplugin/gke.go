@@ -17,9 +17,9 @@ const driverVersion = "cloud.google.com/gke-gpu-driver-version"
 const installers = "https://raw.githubusercontent.com/GoogleCloudPlatform/container-engine-accelerators/master/" +
 	"nvidia-driver-installer/"
 
-// tellNoInstaller describes a GKE node that runs Google's device plugin, but on which neither GKE nor a DaemonSet
+// describeNoInstaller describes a GKE node that runs Google's device plugin, but on which neither GKE nor a DaemonSet
 // installs a driver. Restarting the plugin does not help in this case.
-func tellNoInstaller(f *facts.Facts, n *facts.Node, plugin *corev1.Pod, found *finding.Finding) {
+func describeNoInstaller(f *facts.Facts, n *facts.Node, plugin *corev1.Pod, found *finding.Finding) {
 	if n.Distribution != facts.GKE || n.Labels["cloud.google.com/gke-accelerator"] == "" ||
 		n.Labels[driverVersion] != "" || !strings.Contains(facts.OwnerOf(plugin), "nvidia-gpu-device-plugin") ||
 		f.Missing("api/daemonsets") != "" || installsDriver(f) || n.Host != nil && n.Host.Info.DriverVersion != "" {
@@ -34,18 +34,18 @@ func tellNoInstaller(f *facts.Facts, n *facts.Node, plugin *corev1.Pod, found *f
 		found.Confidence = finding.Likely
 		found.Evidence = append(found.Evidence, e)
 	}
-	found.Cause = "Google's device plugin waits for a driver, which it does not install. GKE installs one only in node " +
-		"pools with gpu-driver-version, otherwise Google's DaemonSet nvidia-driver-installer has to. Restarting the " +
-		"plugin changes nothing."
+	found.Cause = "Google's device plugin is waiting for a driver, which it does not install itself. GKE installs a " +
+		"driver only in node pools with gpu-driver-version; other node pools require Google's DaemonSet " +
+		"nvidia-driver-installer. Restarting the plugin does not help."
 	file := "cos/daemonset-preloaded.yaml"
 	if strings.Contains(n.Status.NodeInfo.OSImage, "Ubuntu") {
 		file = "ubuntu/daemonset-preloaded.yaml"
 	}
 	found.Fix = finding.Fix{
-		Text: "See whether a driver installer runs on the node, and what the plugin logs. If none does, create the node " +
-			"pool with gpu-driver-version=default in --accelerator, or, on the node image " +
-			n.Status.NodeInfo.OSImage + ", apply Google's DaemonSet (last command). It installs the driver also on nodes " +
-			"that are added later.",
+		Text: "Check whether a driver installer is running on the node, and check the plugin's log. If none is " +
+			"running, create the node pool with gpu-driver-version=default in --accelerator, or, for the node image " +
+			n.Status.NodeInfo.OSImage + ", apply Google's DaemonSet (last command), which also installs the driver " +
+			"on nodes that are added later.",
 		Commands: []string{
 			shell.Command("kubectl get pods -n kube-system -o wide --field-selector spec.nodeName=%s", n.Name),
 			shell.Command("kubectl logs %s -n %s --tail=20", plugin.Name, plugin.Namespace),

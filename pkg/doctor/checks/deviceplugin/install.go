@@ -49,13 +49,13 @@ func installPlugin(n *facts.Node) (text string, commands []string) {
 	commands = []string{install("helm upgrade --install nvdp %s --repo %s -n kube-system", values,
 		facts.ChartDevicePlugin, facts.ChartRepository(facts.ChartDevicePlugin))}
 	if len(values) > 0 {
-		text = " By itself, the chart tolerates only the taint nvidia.com/gpu; the command sets tolerations for all " +
-			"taints of the node."
+		text = " By default, the chart tolerates only the taint nvidia.com/gpu; the command sets tolerations for all " +
+			"of the node's taints."
 	}
 	if n.Labels["nvidia.com/gpu.present"] != "true" &&
 		n.Labels["feature.node.kubernetes.io/pci-10de.present"] != "true" {
-		text += " Its DaemonSet selects nodes with nvidia.com/gpu.present=true (or a label of NFD): set this label in " +
-			"the node group, because the last command labels this node only."
+		text += " Its DaemonSet selects nodes with nvidia.com/gpu.present=true (or an NFD label): set this label in " +
+			"the node group, because the last command labels only this node."
 		commands = append(commands, shell.Command("kubectl label node %s nvidia.com/gpu.present=true", n.Name))
 	}
 	return text, commands

@@ -21,9 +21,10 @@ func migStrategyCheck() engine.Check {
 		ID: "mig.strategy-mismatch", Layer: finding.LayerDevicePlugin,
 		Title: "the MIG strategy does not match how the GPUs are partitioned, or what pods request",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-		Reads: "labels nvidia.com/mig.* and nvidia.com/gpu.product of nodes, MIG mode and instances in nvidia-smi -q -x, " +
+		Reads: "node labels nvidia.com/mig.* and nvidia.com/gpu.product, MIG mode and instances in nvidia-smi -q -x, " +
 			"logs of the device plugin and feature discovery, capacity, and requests of Pending pods",
-		Why: "The strategy single requires all GPUs of a node to have equal instances and offers them as nvidia.com/gpu; mixed offers each profile as nvidia.com/mig-PROFILE, and whole GPUs as nvidia.com/gpu; " +
+		Why: "The strategy single requires all GPUs on a node to have equal instances and offers them as " +
+			"nvidia.com/gpu; mixed offers each profile as nvidia.com/mig-PROFILE, and whole GPUs as nvidia.com/gpu; " +
 			"none ignores MIG. No strategy offers a GPU in MIG mode without instances.",
 		Explains: facts.GPULost("sched.wrong-resource-name", "sched.bigger-than-any-node", "dp.capacity-zero",
 			"dp.not-running", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy", "op.init-chain", "gfd.labels",
@@ -74,7 +75,7 @@ func checkMIGNode(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		r.Pass(n.Object())
 		return
 	}
-	fix := finding.Fix{Text: "Partition all GPUs of the node identically, or use the strategy mixed, which allows any partitioning."}
+	fix := finding.Fix{Text: "Partition all GPUs on the node identically, or use the strategy mixed, which allows any partitioning."}
 	if want := n.Labels["nvidia.com/mig.config"]; want != "" {
 		fix.Commands = append(fix.Commands, shell.Command(
 			"kubectl label node %s nvidia.com/mig.config=all-disabled --overwrite # or one that partitions all GPUs identically",
@@ -172,9 +173,10 @@ func checkUndivided(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 	list := shell.OnHost(n.Name, "sudo nvidia-smi mig -lgi")
 	profiles := shell.OnHost(n.Name, "sudo nvidia-smi mig -lgip")
 	if m := invalidGPU.FindStringSubmatch(evidence[0].Text); m != nil {
-		title = "GPU " + m[1] + " is in MIG mode but has no MIG instances, so the device plugin offers no GPU of the node"
-		cause += " The plugin refuses the whole node for one GPU without instances, and names the first: see those " +
-			"after it as well."
+		title = "GPU " + m[1] + " is in MIG mode but has no MIG instances, so the device plugin offers no GPU on the " +
+			"node"
+		cause += " If any GPU has no instances, the plugin offers none of the node's GPUs, and reports only the " +
+			"first such GPU: check the GPUs after it as well."
 		only = " -i " + m[1]
 		list = shell.OnHost(n.Name, "sudo nvidia-smi mig -i %s -lgi", m[1])
 		profiles = shell.OnHost(n.Name, "sudo nvidia-smi mig -i %s -lgip", m[1])
@@ -183,29 +185,30 @@ func checkUndivided(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 		Object: n.Object(), Confidence: finding.Likely, Evidence: evidence, Title: title,
 		Cause: cause,
 		Fix: finding.Fix{
-			Text: "Check that the list is empty. Then create the instances that the pods request, with the IDs of the " +
-				"profiles that -lgip lists (such as nvidia-smi mig" + only + " -cgi 19,19 -C for two of 1g), and " +
-				"restart the device plugin. Have a service create them at each boot, such as nvidia-mig-parted or the MIG manager. " +
-				"If nobody wants MIG there, disable the mode (nvidia-smi" + only + " -mig 0, with no process on the GPU). " +
-				"The driver, the plugin and its strategy need no change.",
+			Text: "Check that the list is empty. Then create the instances that the pods request, with the IDs of " +
+				"the profiles that -lgip lists (such as nvidia-smi mig" + only + " -cgi 19,19 -C for two of 1g), and " +
+				"restart the device plugin. Have a service such as nvidia-mig-parted or the MIG manager create the " +
+				"instances at each boot. If MIG is not wanted on this node, disable it (nvidia-smi" + only + " -mig " +
+				"0, while no process uses the GPU). The driver, the plugin and its strategy need no change.",
 			Commands: []string{list, profiles},
 		},
 	}
 	if !seen {
-		found.Title = "the GPUs of the node probably have no MIG instances any more, so the node offers no GPUs"
+		found.Title = "the node's GPUs probably no longer have MIG instances, so the node offers no GPUs"
 	}
 	want := n.Labels["nvidia.com/mig.config"]
 	if manager := facts.Current(n, facts.MIGManager); want == "" && len(manager) > 0 {
-		found.Fix.Text = "Have the MIG manager, which runs on the node, create instances or disable the mode: set " +
-			"the label nvidia.com/mig.config to the configuration of a profile that this GPU has (all-1g.5gb on an " +
-			"A100 40GB; its ConfigMap lists them), or to all-disabled if nobody wants MIG on this node. It " +
-			"restarts the device plugin itself. The driver, the plugin and its strategy need no change."
+		found.Fix.Text = "Have the MIG manager, which runs on the node, create instances or disable MIG: set the " +
+			"label nvidia.com/mig.config to a configuration that this GPU supports (such as all-1g.5gb on an A100 " +
+			"40GB; the manager's ConfigMap lists them), or to all-disabled if MIG is not wanted on this node. The " +
+			"MIG manager then restarts the device plugin. The driver, the plugin and its strategy need no change."
 		found.Fix.Commands = []string{
-			shell.Command("kubectl label node %s nvidia.com/mig.config=all-disabled # or such as all-1g.5gb", n.Name),
+			shell.Command("kubectl label node %s nvidia.com/mig.config=all-disabled # or, e.g., all-1g.5gb", n.Name),
 		}
 	} else if want != "" && len(manager) > 0 {
-		found.Fix.Text = "Check that the list is empty. If it is, have the MIG manager apply the configuration again: " +
-			"remove the label nvidia.com/mig.config and set it again to " + want + ". It restarts the device plugin itself."
+		found.Fix.Text = "Check that the list is empty. If it is, have the MIG manager apply the configuration " +
+			"again: remove the label nvidia.com/mig.config and set it again to " + want + ". The MIG manager then " +
+			"restarts the device plugin."
 		found.Fix.Commands = append(found.Fix.Commands[:1],
 			shell.Command("kubectl label node %s nvidia.com/mig.config-", n.Name),
 			shell.Command("kubectl label node %s nvidia.com/mig.config=%s", n.Name, want))

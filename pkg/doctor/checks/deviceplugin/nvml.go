@@ -37,7 +37,7 @@ func nvmlCheck() engine.Check {
 		ID: "dp.nvml-missing", Symptom: engine.Precise, Layer: finding.LayerDevicePlugin,
 		Title: "the device plugin cannot find the driver's library in its container",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-		Reads: "logs of the device plugin and of feature discovery on GPU nodes that advertise no GPU, their runtimeClassName, and the RuntimeClasses",
+		Reads: "logs and runtimeClassName of device plugin and feature discovery pods on GPU nodes that advertise no GPU; RuntimeClasses",
 		Why: "The plugin needs libnvidia-ml.so.1. NVIDIA's runtime, set by the pod's RuntimeClass or as the node's default, injects the library into the container. Log lines are ignored " +
 			"if the node advertises GPUs.",
 		Explains: facts.GPULost("dp.not-running", "dp.capacity-zero", "dp.unhealthy", "op.operand-failing",
@@ -90,8 +90,8 @@ func unrecognized(f *facts.Facts) (nodes []*facts.Node, waiting []string) {
 	return nodes, waiting
 }
 
-// checkNVML reports a node whose device plugin finds no driver library. waiting are the pods that are waiting for GPUs,
-// if the node is not known to have any.
+// checkNVML reports a node whose device plugin finds no driver library. waiting lists the pods that are waiting for
+// GPUs, if the node is not known to have any.
 func checkNVML(f *facts.Facts, r *engine.Result, n *facts.Node, waiting []string) {
 	for _, c := range []facts.Component{facts.DevicePlugin, facts.FeatureDiscovery} {
 		for _, pod := range facts.Current(n, c) {
@@ -122,7 +122,7 @@ func checkNVML(f *facts.Facts, r *engine.Result, n *facts.Node, waiting []string
 			}
 			if class == "" && onDocker(n) {
 				found.Title = fmt.Sprintf(
-					"Docker starts the %s without the NVIDIA runtime, so that it finds no NVML library", c)
+					"Docker starts the %s without the NVIDIA runtime, so it finds no NVML library", c)
 			}
 			if n.ToolkitSetting(facts.AcceptsEnv) == "false" && !facts.PrivilegedForToolkit(pod) {
 				found.Title = fmt.Sprintf("the toolkit gives the %s no GPU, because its container is not privileged", c)
@@ -139,8 +139,8 @@ func checkNVML(f *facts.Facts, r *engine.Result, n *facts.Node, waiting []string
 				found.Fix = fix
 			} else if len(waiting) > 0 {
 				found.Confidence = finding.Possible
-				found.Fix.Text = "Look with nvidia-smi whether the node has an NVIDIA GPU and a driver; if it has no GPU, add a node that " +
-					"has one. " + found.Fix.Text
+				found.Fix.Text = "Check with nvidia-smi whether the node has an NVIDIA GPU and a driver; if it has " +
+					"no GPU, add a node that has one. " + found.Fix.Text
 			}
 			r.Add(found.ForPods(waiting...))
 			return
@@ -155,8 +155,8 @@ func started(pod *corev1.Pod) bool {
 	})
 }
 
-// oldSection matches releases of containerd 1 that ignore the pod runtime set in the section of the linux plugin, and
-// that may have been upgraded from a release that used it.
+// oldSection matches versions of containerd 1 that ignore the pod runtime in the linux plugin's section. A node may
+// have been upgraded from a version that used this section.
 var oldSection = regexp.MustCompile(`^containerd://1\.[3-6]\.`)
 
 // nodeadm explains in which cases EKS's accelerated AMIs do not make NVIDIA's runtime the default.
@@ -164,10 +164,10 @@ func nodeadm(n *facts.Node) string {
 	if n.Distribution != facts.EKS {
 		return ""
 	}
-	return " On EKS, only accelerated AMIs have the driver and NVIDIA's runtime: if the node has neither, replace " +
-		"it with one of such an AMI (eksctl chooses it by the instance types that its release knows). There, " +
-		"nodeadm makes the runtime the default for the types that it knows: if the type of the node is newer than " +
-		"the AMI, use a newer AMI."
+	return " On EKS, only accelerated AMIs contain the driver and NVIDIA's runtime: if the node has neither, replace " +
+		"it with a node that uses such an AMI (eksctl chooses one for instance types that its release knows). On " +
+		"these AMIs, nodeadm makes NVIDIA's runtime the default only for instance types that it knows: if the node's " +
+		"type is newer than the AMI, use a newer AMI."
 }
 
 // ignoredSection explains a configuration section that containerd has ignored since 1.3.
@@ -180,9 +180,8 @@ func ignoredSection(n *facts.Node) string {
 		file = "/var/snap/microk8s/current/args/containerd-template.toml"
 	}
 	return " In " + file + `, default_runtime_name of the CRI plugin ([plugins."io.containerd.grpc.v1.cri".containerd]) ` +
-		"must name a runtime whose binary is nvidia-container-runtime. Since 1.3, containerd ignores for pods a " +
-		"runtime that is named only in [plugins.linux], which worked before an upgrade. Restart containerd afterwards, " +
-		"then the plugin."
+		"must name a runtime whose binary is nvidia-container-runtime. Since 1.3, containerd ignores a runtime for " +
+		"pods that is set only in [plugins.linux]. After the change, restart containerd, then the plugin."
 }
 
 // onDocker reports whether the node's pods run on Docker, which does not support RuntimeClasses.
@@ -196,11 +195,11 @@ func nestedFix(n *facts.Node) (fix finding.Fix, nested bool) {
 	switch {
 	case n.Labels["minikube.k8s.io/version"] != "" || n.Labels["minikube.k8s.io/name"] != "":
 		return finding.Fix{
-			Text: "minikube gives its node GPUs only when the cluster is created: with the driver docker, by --gpus all " +
-				"(minikube start --driver docker --container-runtime docker --gpus all), after the NVIDIA Container Toolkit " +
-				"has been configured for Docker on the host. An existing cluster must be deleted first, with all that is in " +
-				"it. --gpus all enables the add-on nvidia-device-plugin; the older nvidia-gpu-device-plugin is only for the " +
-				"driver kvm2.",
+			Text: "minikube passes GPUs to its node only when the cluster is created. With the driver docker, " +
+				"configure the NVIDIA Container Toolkit for Docker on the host, then create the cluster with --gpus " +
+				"all (minikube start --driver docker --container-runtime docker --gpus all). First delete an " +
+				"existing cluster, including everything in it. --gpus all enables the add-on nvidia-device-plugin; " +
+				"the older nvidia-gpu-device-plugin is only for the driver kvm2.",
 			Commands: []string{"minikube profile list"},
 		}, true
 	case strings.HasPrefix(n.Spec.ProviderID, "kind://"):
@@ -211,8 +210,8 @@ func nestedFix(n *facts.Node) (fix finding.Fix, nested bool) {
 		}, true
 	case strings.HasPrefix(n.Name, "k3d-"):
 		return finding.Fix{
-			Text: "k3d passes GPUs only if the cluster is created with --gpus all and with an image of k3s that contains the " +
-				"NVIDIA Container Toolkit (the k3d documentation describes how to build it).",
+			Text: "k3d passes GPUs only if the cluster is created with --gpus all and with a k3s image that contains " +
+				"the NVIDIA Container Toolkit (the k3d documentation describes how to build it).",
 			Commands: []string{"k3d cluster list"},
 		}, true
 	}
@@ -222,10 +221,10 @@ func nestedFix(n *facts.Node) (fix finding.Fix, nested bool) {
 func nvmlFix(f *facts.Facts, n *facts.Node, pod *corev1.Pod, class string) finding.Fix {
 	if n.ToolkitSetting(facts.AcceptsEnv) == "false" && !facts.PrivilegedForToolkit(pod) {
 		return finding.Fix{
-			Text: facts.AcceptsEnv + " is false in the toolkit's configuration, so that only privileged containers " +
-				"get GPUs by the variable NVIDIA_VISIBLE_DEVICES, and the plugin's container is not one. Give the " +
-				"container the capability SYS_ADMIN (charts from v0.16.2 on do it), or set deviceListStrategy to " +
-				"volume-mounts or cdi-annotations.",
+			Text: facts.AcceptsEnv + " is false in the toolkit's configuration, so only privileged containers get " +
+				"GPUs through the variable NVIDIA_VISIBLE_DEVICES, and the plugin's container is not privileged. " +
+				"Give the container the capability SYS_ADMIN (charts since v0.16.2 do this), or set " +
+				"deviceListStrategy to volume-mounts or cdi-annotations.",
 			Commands: []string{shell.Command("kubectl get %s -n %s -o yaml", facts.OwnerOf(pod), pod.Namespace)},
 		}
 	}
@@ -246,10 +245,10 @@ func nvmlFix(f *facts.Facts, n *facts.Node, pod *corev1.Pod, class string) findi
 			first = "The driver works. Make"
 		}
 		return finding.Fix{
-			Text: first + " nvidia the default runtime of Docker, " + `"default-runtime": "nvidia" in ` +
-				"/etc/docker/daemon.json, which the second command does (an nvidia-docker2 without nvidia-ctk: edit " +
-				"the file), and restart Docker, which restarts the containers of the node. That docker run " +
-				"--runtime=nvidia works is not enough, and RuntimeClasses have no effect with Docker.",
+			Text: first + " nvidia Docker's default runtime (" + `"default-runtime": "nvidia" in ` +
+				"/etc/docker/daemon.json): run the second command, or edit the file if nvidia-ctk is not installed " +
+				"(nvidia-docker2). Then restart Docker, which also restarts the node's containers. It is not enough that " +
+				"docker run --runtime=nvidia works, and RuntimeClasses have no effect with Docker.",
 			Commands: []string{
 				shell.OnHost(n.Name, "docker info --format '{{.DefaultRuntime}}'"),
 				shell.OnHost(n.Name, "sudo nvidia-ctk runtime configure --runtime=docker --set-as-default"),
@@ -259,10 +258,10 @@ func nvmlFix(f *facts.Facts, n *facts.Node, pod *corev1.Pod, class string) findi
 	}
 	if rc == nil {
 		return finding.Fix{
-			Text: "First run nvidia-smi on the node: without a driver, nothing else helps. If it works, the pod " +
-				"uses the node's default runtime, which is not NVIDIA's, and NVIDIA's runtime has no RuntimeClass: " +
-				"configure NVIDIA's runtime on the node, then make it the default, or create a RuntimeClass and " +
-				"set it on the plugin." + ignoredSection(n) + nodeadm(n),
+			Text: "First run nvidia-smi on the node: without a driver, nothing else helps. If it works, the cause is " +
+				"the runtime: the pod uses the node's default runtime, which is not NVIDIA's, and NVIDIA's runtime " +
+				"has no RuntimeClass. In this case, configure NVIDIA's runtime on the node, then make it the " +
+				"default, or create a RuntimeClass and set it on the plugin." + ignoredSection(n) + nodeadm(n),
 			Commands: []string{shell.Command("kubectl gpu-fault runtime show %s", n.Name)},
 		}
 	}

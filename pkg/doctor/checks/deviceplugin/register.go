@@ -10,9 +10,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// tellNoKubeletSocket completes the finding about a node on which plugins created their sockets but the kubelet's own
-// socket is missing: the kubelet runs in a container with a separate directory, or its socket was deleted.
-func tellNoKubeletSocket(n *facts.Node, found *finding.Finding) {
+// describeNoKubeletSocket completes the finding about a node on which plugins created their sockets but the kubelet's
+// own socket is missing: the kubelet runs in a container with a separate directory, or its socket was deleted.
+func describeNoKubeletSocket(n *facts.Node, found *finding.Finding) {
 	const dir = "/device-plugins/"
 	if n.Host == nil || n.Host.Runtime.Kubelet.PID == 0 || n.Host.Probe.Unread["devicePlugins"] != "" {
 		return
@@ -31,9 +31,9 @@ func tellNoKubeletSocket(n *facts.Node, found *finding.Finding) {
 	}
 	found.Decisive = true // the plugin's log only shows that it cannot register
 	found.Title = "the kubelet's socket is not in the node's directory device-plugins, so no plugin can register"
-	found.Cause = "The kubelet runs in a container that does not mount this directory of the node, so that its " +
-		"kubelet.sock is in the container only. Or something deleted the socket, which the kubelet creates only when " +
-		"it starts."
+	found.Cause = "Either the kubelet runs in a container that does not mount this directory from the node, so its " +
+		"kubelet.sock exists only in the container, or something deleted the socket, which the kubelet creates only " +
+		"at startup."
 	found.Evidence = append(found.Evidence, finding.Evidence{
 		Source: "nodes/" + n.Name + " " + facts.KubeletRoot(n) + strings.TrimSuffix(dir, "/"), Text: "no kubelet.sock",
 	})
@@ -50,10 +50,11 @@ func tellNoKubeletSocket(n *facts.Node, found *finding.Finding) {
 	pid := strconv.Itoa(n.Host.Runtime.Kubelet.PID)
 	path := facts.KubeletRoot(n) + strings.TrimSuffix(dir, "/")
 	found.Fix = finding.Fix{
-		Text: "Compare the mount namespaces of the kubelet and of the node (first command). If they differ, the kubelet " +
-			"is in a container: mount the directory into it at the same path (in the docker run of its unit, -v " +
-			path + ":" + path + "), and restart the unit. If they are the same, restart the kubelet, which creates " +
-			"its socket again. Driver, toolkit and plugin need no change.",
+		Text: "Compare the mount namespaces of the kubelet and the node (first command). If they differ, the kubelet " +
+			"runs in a container: mount the directory into the container at the same path (in the unit's docker run " +
+			"command, -v " +
+			path + ":" + path + "), and restart the unit. If they are the same, restart the kubelet, which recreates " +
+			"its socket. The driver, toolkit and plugin need no change.",
 		Commands: []string{
 			shell.OnHost(n.Name, "sudo readlink /proc/%s/ns/mnt /proc/1/ns/mnt", pid),
 			shell.OnHost(n.Name, "cat /proc/%s/cgroup", pid),

@@ -23,12 +23,11 @@ func selectsNoneCheck() engine.Check {
 		Title: "the DaemonSet of a device plugin runs on no node, because of a selector or a taint",
 		Needs: []engine.Need{engine.NeedAPI},
 		Reads: "DaemonSets of device plugins and drivers of all vendors with 0 desired pods, their node selector, " +
-			"affinity and tolerations, labels and taints of nodes, unscheduled pods that request the plugin's resource, and " +
-			"pods in whose log NCCL finds no RDMA device",
-		Why: "Pods wait for a resource, but the plugin that advertises it runs on no node, because its DaemonSet " +
-			"selects labels or instance types that are missing or does not tolerate the nodes' taint. Without waiting " +
-			"pods, or if an " +
-			"autoscaler may add nodes, this is normal.",
+			"affinity and tolerations, node labels and taints, unscheduled pods that request the plugin's resource, " +
+			"and pods whose logs show that NCCL found no RDMA device",
+		Why: "Pods are waiting for a resource, but the plugin that advertises it runs on no node, because its " +
+			"DaemonSet selects labels or instance types that are missing or does not tolerate the nodes' taint. " +
+			"Without waiting pods, or if an autoscaler may add nodes, this is normal.",
 		Explains: []string{
 			"wl.other-accelerator", "sched.none-advertised", "sched.insufficient-other", "sched.all-in-use",
 			"wl.pod-failing",
@@ -100,28 +99,28 @@ func reportSelector(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet, pods 
 				strings.Join(missing, " and ")),
 		},
 		Fix: finding.Fix{
-			Text: "Run node feature discovery with the vendor's rules, which set the label (Intel's before 0.30 do " +
-				"not detect a driver that is built into the kernel), or set the label manually on the nodes that " +
-				"have the device.",
+			Text: "Run node feature discovery with the vendor's rules, which set the label (Intel's rules before " +
+				"0.30 do not detect a driver that is built into the kernel), or set the label manually on the nodes " +
+				"that have the device.",
 		},
 	}
 	if unseen(f, d) {
 		near := scheduler.Near(nearest, missing)
-		found.Fix.Text = "See which nodes have NVIDIA GPUs." + near
+		found.Fix.Text = "Check which nodes have NVIDIA GPUs." + near
 		found.Fix.Commands = []string{
 			shell.Command("kubectl get daemonset %s -n %s -o yaml", d.Name, d.Namespace),
 			"kubectl get nodes --show-labels",
 		}
 		if key, value, ok := strings.Cut(missing[0], "="); ok && len(missing) == 1 && near == "" {
-			found.Fix.Text += " Label them (last command), or set the node selector in the plugin's chart to a label that " +
-				"they have. The plugin is installed: another one beside it would conflict."
+			found.Fix.Text += " Label them (last command), or set the node selector in the plugin's chart to a label " +
+				"that they have. The plugin is already installed: a second one would conflict with it."
 			found.Fix.Commands = append(found.Fix.Commands,
 				shell.Command("kubectl label node %s %s # each node with GPUs", nearest.Name, key+"="+value))
 		}
 	} else if strings.Contains(missing[0], "instance-type In ") {
-		found.Fix.Text = "See whether the nodes that need the plugin have such devices. If they do, add their instance " +
-			"types to the list in the DaemonSet's node affinity, in the values or the manifest it comes from. The cloud " +
-			"sets the label: do not set it manually."
+		found.Fix.Text = "Check whether the nodes that need the plugin have such devices. If they do, add their " +
+			"instance types to the list in the DaemonSet's node affinity, in the values or manifest that define it. " +
+			"The cloud provider sets the label: do not set it manually."
 		found.Fix.Commands = []string{"kubectl get nodes -L node.kubernetes.io/instance-type"}
 	} else if key, value, ok := strings.Cut(missing[0], "="); ok && len(missing) == 1 {
 		found.Fix.Commands = []string{shell.Command("kubectl label node %s %s", nearest.Name, key+"="+value)}
@@ -144,7 +143,7 @@ func reportTaint(r *engine.Result, d *appsv1.DaemonSet, object finding.Object, n
 		},
 		Fix: finding.Fix{
 			Text: "Add the toleration in the values of the plugin's chart or in the custom resource of its operator. " +
-				"If the release has no field for it, upgrade.",
+				"If the installed release has no field for tolerations, upgrade it.",
 			Commands: []string{shell.Command("kubectl get daemonset %s -n %s -o yaml", d.Name, d.Namespace)},
 		},
 	}.ForPods(pods...))

@@ -98,8 +98,8 @@ func findPluginConfigs(f *facts.Facts) (pluginConfigs, bool) {
 	return pluginConfigs{}, false
 }
 
-// configures reports whether a device plugin that was installed from a manifest mounts the ConfigMap, and whether the
-// ConfigMap contains a configuration for sharing.
+// configures reports whether a device plugin that was installed from a manifest mounts the ConfigMap, and the ConfigMap
+// contains a configuration for sharing.
 func configures(d *appsv1.DaemonSet, m *corev1.ConfigMap) bool {
 	mounts := slices.ContainsFunc(d.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool {
 		return v.ConfigMap != nil && v.ConfigMap.Name == m.Name
@@ -134,7 +134,7 @@ func timeSlicingCheck() engine.Check {
 		Title: "the GPU sharing configuration does not take effect, or a pod requests more shares than allowed",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "the device plugin's ConfigMap, devicePlugin.config of the ClusterPolicy or chart, label " +
-			configLabel + ", labels gpu.count and gpu.replicas, capacity, and messages of pods",
+			configLabel + ", labels gpu.count and gpu.replicas, capacity, and pod status messages",
 		Why: "A node uses the configuration that its label names, or else the default. Without either, the node shares nothing, whatever the ConfigMap contains. The capacity is then the number of GPUs, " +
 			"not multiplied by the replicas. renameByDefault belongs under sharing, and is ignored elsewhere. A configuration that only some nodes use is not a problem.",
 		Explains: facts.GPULost("sched.wrong-resource-name", "dp.capacity-zero", "dp.not-running", "wl.pod-failing"),
@@ -210,8 +210,9 @@ func checkConfigs(f *facts.Facts, r *engine.Result, configs pluginConfigs) {
 					),
 				},
 				Fix: finding.Fix{
-					Text: "Move renameByDefault (and failRequestsGreaterThanOne) under sharing.timeSlicing, and restart the " +
-						"device plugin. It then advertises the replicas as nvidia.com/gpu.shared, if that is what pods request.",
+					Text: "If pods request nvidia.com/gpu.shared, move renameByDefault (and " +
+						"failRequestsGreaterThanOne) under sharing.timeSlicing, and restart the device plugin, which " +
+						"then advertises the replicas under this name.",
 					Commands: []string{editConfigMap(configs.in)},
 				},
 			})
@@ -231,8 +232,10 @@ func checkConfigs(f *facts.Facts, r *engine.Result, configs pluginConfigs) {
 				Object: n.Object(), Confidence: finding.Likely,
 				Title: "the node's device plugin configuration is not in the ConfigMap",
 				Evidence: append(facts.LabelEvidence(n, configLabel),
-					finding.FieldEvidence(object, ".data", "has %s", words.Joined(words.SortedKeys(configs.in.Data)))),
-				Fix: finding.Fix{Text: "Specify one that exists (" + words.Joined(words.SortedKeys(configs.in.Data)) +
+					finding.FieldEvidence(object, ".data", "contains %s",
+						words.Joined(words.SortedKeys(configs.in.Data)))),
+				Fix: finding.Fix{Text: "Specify an existing configuration (" +
+					words.Joined(words.SortedKeys(configs.in.Data)) +
 					"), or add the missing one.",
 					Commands: []string{shell.Command("kubectl label node %s %s=%s --overwrite", n.Name, configLabel,
 						firstOr(words.SortedKeys(configs.in.Data), "NAME"))}},
@@ -256,7 +259,7 @@ func checkConfigs(f *facts.Facts, r *engine.Result, configs pluginConfigs) {
 			Severity: finding.Warning, Object: object,
 			Title: "no node uses the configuration that shares GPUs: no default is set, and no node has the label",
 			Evidence: []finding.Evidence{
-				finding.FieldEvidence(object, ".data", "has %s", words.Joined(words.SortedKeys(configs.in.Data))),
+				finding.FieldEvidence(object, ".data", "contains %s", words.Joined(words.SortedKeys(configs.in.Data))),
 				finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "nodes", "no node has label %s", configLabel),
 			}, Fix: fix,
 		})
@@ -327,7 +330,7 @@ func checkReplicas(f *facts.Facts, r *engine.Result, n *facts.Node, object findi
 func mpsCheck() engine.Check {
 	return engine.Check{
 		ID: "share.mps", Symptom: engine.Precise, Layer: finding.LayerDevicePlugin,
-		Title: "the device plugin waits for an MPS daemon that does not respond",
+		Title: "the device plugin is waiting for an MPS daemon that does not respond",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "logs of device plugin and MPS control daemon pods on nodes that advertise no GPU, label nvidia.com/mps.capable, nvidia-cuda-mps-control processes on the node",
 		Why: "With sharing.mps, the plugin advertises nothing until the MPS control daemon responds. The daemon's DaemonSet, which older releases lack, runs only on nodes that feature discovery labels " +
@@ -370,7 +373,7 @@ func checkMPS(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		}
 		found := finding.Finding{
 			Object: n.Object(), Confidence: finding.Likely,
-			Title:    "the device plugin waits for an MPS control daemon that does not respond",
+			Title:    "the device plugin is waiting for an MPS control daemon that does not respond",
 			Evidence: append([]finding.Evidence{e}, facts.LabelEvidence(n, "nvidia.com/mps.capable")...),
 		}
 		switch daemons := facts.Current(n, facts.MPS); {
@@ -384,7 +387,7 @@ func checkMPS(f *facts.Facts, r *engine.Result, n *facts.Node) {
 				finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "DaemonSets", "none for the MPS control daemon"))
 		case len(daemons) == 0 && n.Labels["nvidia.com/mps.capable"] != "true":
 			found.Title =
-				"the device plugin waits for an MPS control daemon that does not run on the node: the node lacks the label nvidia.com/mps.capable"
+				"the device plugin is waiting for an MPS control daemon that does not run on the node: the node lacks the label nvidia.com/mps.capable"
 			found.Evidence = append(found.Evidence,
 				finding.FieldEvidence(n.Object(), ".metadata.labels", "no nvidia.com/mps.capable=true"))
 			found.Fix = finding.Fix{
@@ -396,7 +399,7 @@ func checkMPS(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			}
 		default:
 			found.Fix = finding.Fix{
-				Text: "Stop any MPS daemon on the host, check that no GPU of the node is in MIG mode, then restart the control daemon and the plugin.",
+				Text: "Stop any MPS daemon on the host, check that no GPU on the node is in MIG mode, then restart the control daemon and the plugin.",
 			}
 			for _, d := range daemons {
 				found.Fix.Commands = append(found.Fix.Commands, facts.RestartPod(d.Namespace, d.Name))

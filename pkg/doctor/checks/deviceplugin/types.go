@@ -18,8 +18,8 @@ import (
 var (
 	// ofNetworks matches the names of DaemonSets that advertise RDMA devices.
 	ofNetworks = regexp.MustCompile(`\befa\b|rdma|sriov-device-plugin|roce`)
-	// looked contains messages with which NCCL or libibverbs reports that it looked for an RDMA device but found none.
-	looked = []string{
+	// noRDMA contains messages in which NCCL or libibverbs reports that it found no RDMA device.
+	noRDMA = []string{
 		"ibv_open_device failed", "NET/OFI OFI fi_getinfo() call failed", "No eligible providers were found",
 	}
 )
@@ -38,7 +38,7 @@ func checkTypes(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet) (reported
 		}
 		for _, pod := range n.Pods {
 			fell, ok := facts.LogEvidence(f, pod, "Using network Socket")
-			sought, also := facts.LogEvidence(f, pod, looked...)
+			sought, also := facts.LogEvidence(f, pod, noRDMA...)
 			if ok && also && !facts.Ended(pod) {
 				reportType(r, d, n, pod, []finding.Evidence{
 					{Source: "DaemonSet " + d.Namespace + "/" + d.Name, Text: words.Clip(types)},
@@ -59,9 +59,11 @@ func reportType(r *engine.Result, d *appsv1.DaemonSet, n *facts.Node, pod *corev
 		Title: "the plugin " + d.Name + " does not run on nodes of type " + kind +
 			", which its node affinity does not list, and NCCL falls back to TCP",
 		Fix: finding.Fix{
-			Text: "See whether the instance type has such devices (EFA: first command). If it has, add " + kind +
-				" to each list of types in the DaemonSet's node affinity, where it is defined, and let the pods request " +
-				"the device (EFA: vpc.amazonaws.com/efa). Do not mount /dev/infiniband by hostPath.",
+			Text: "Check whether the instance type has such devices (for EFA, run the first command). If it does, " +
+				"add " + kind +
+				" to each list of types in the DaemonSet's node affinity, in the values or manifest that define it, " +
+				"and let the pods request the device (for EFA, vpc.amazonaws.com/efa). Do not mount " +
+				"/dev/infiniband as a hostPath volume.",
 			Commands: []string{
 				shell.Command("aws ec2 describe-instance-types --instance-types %s --query %s",
 					strings.TrimPrefix(kind, "ml."), "InstanceTypes[].NetworkInfo.EfaSupported"),

@@ -39,10 +39,11 @@ func unallocatableCheck() engine.Check {
 		Title: "no device is allocated to a pod's GPU claim",
 		Needs: []engine.Need{engine.NeedAPI},
 		Reads: "Pending pods with resource claims, their claims, DeviceClasses, ResourceSlices of NVIDIA's drivers, " +
-			"the DaemonSets of the drivers with the labels and taints of GPU nodes, and the scheduler's messages",
-		Why: "A claim needs an existing DeviceClass, a driver that offers devices in ResourceSlices, and a free device that matches. The chart of NVIDIA's driver does not offer GPUs unless " +
-			"resources.gpus.enabled is set, and selects nodes by labels. If all devices are in use, nothing is wrong " +
-			"with the cluster, but the pod waits.",
+			"the drivers' DaemonSets, labels and taints on GPU nodes, and the scheduler's messages",
+		Why: "A claim needs an existing DeviceClass, a driver that offers devices in ResourceSlices, and a free " +
+			"device that matches. The chart of NVIDIA's driver does not offer GPUs unless resources.gpus.enabled is " +
+			"set, and selects nodes by labels. If all devices are in use, nothing is wrong with the cluster, but the " +
+			"pod must wait.",
 		Explains: []string{
 			"sched.insufficient-gpu", "sched.unschedulable", "sched.none-advertised", "sched.all-in-use",
 			"sched.waiting", "dp.none",
@@ -76,7 +77,7 @@ func usesClaims(f *facts.Facts) bool {
 }
 
 func checkClaims(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
-	said := schedulerSays(f, pod)
+	said := schedulerMessages(f, pod)
 	for _, wanted := range pod.Spec.ResourceClaims {
 		claim := facts.ClaimOf(f, pod, wanted)
 		if claim == nil {
@@ -160,11 +161,11 @@ func checkClass(
 		text := "Specify an existing DeviceClass, or let the DRA driver's chart create this one."
 		if d := scheduler.DaemonSetOf(f, nil, facts.DRADriver); d != nil && serving(f) == nil &&
 			strings.HasSuffix(class, ".nvidia.com") && driver == facts.DRAForGPUs {
-			title = "the DRA driver is installed without its GPU part, so the DeviceClass " + class + " does not exist"
+			title = "the DRA driver is installed without GPU support, so the DeviceClass " + class + " does not exist"
 			evidence = append(evidence, finding.FieldEvidence(finding.Object{Kind: "DaemonSet",
 				Namespace: d.Namespace, Name: d.Name}, ".spec.template.spec.containers", "no container gpus"))
-			text = "Enable GPUs in the values of the DRA driver's chart, which requires both values. Creating the " +
-				"DeviceClass by hand does not help: no device would match."
+			text = "Enable GPUs in the values of the DRA driver's chart (both values are required). Creating the " +
+				"DeviceClass manually does not help: no device would match."
 			if slices.ContainsFunc(f.GPUNodes, func(n *facts.Node) bool {
 				return facts.GPUsOf(n.Status.Allocatable) > 0
 			}) {
@@ -187,9 +188,9 @@ func checkClass(
 		}
 		if d := serving(f); d != nil {
 			fix = finding.Fix{
-				Text: "The DRA driver is installed, with GPUs enabled, but its plugin offers none: see why in the " +
-					"log of its container gpus on the GPU nodes. If the driver was installed after the plugin " +
-					"started, restart the plugin's pods.",
+				Text: "The DRA driver is installed, with GPUs enabled, but its plugin offers none: the log of the " +
+					"plugin's container gpus on the GPU nodes shows why. If the driver was installed after the " +
+					"plugin started, restart the plugin's pods.",
 				Commands: []string{
 					shell.Command("kubectl logs -n %s daemonset/%s -c gpus --tail=50", d.Namespace, d.Name),
 				},
@@ -206,7 +207,7 @@ func checkClass(
 		evidence = append(evidence,
 			finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "ResourceSlices", "%s of %s, all allocated",
 				count.Of(total, "device"), driver))
-		found := claimFinding(pod, evidence, "the claim waits: all devices are in use",
+		found := claimFinding(pod, evidence, "the claim is waiting, because all devices are in use",
 			finding.Fix{Text: "Free a GPU, or add nodes.", Commands: []string{"kubectl get resourceclaims -A"}})
 		found.Severity = finding.Warning
 		return found, true
@@ -235,8 +236,8 @@ func checkClass(
 // ofDriver matches the driver that a DeviceClass selects.
 var ofDriver = regexp.MustCompile(`device\.driver == ["']([\w.-]+)["']`)
 
-// ofOther returns the finding about a claim for a GPU of another vendor, whose driver offers none. at is the index of
-// the DeviceClass.
+// ofOther returns the finding about a claim for a GPU from another vendor, whose driver offers no devices. at is the
+// index of the DeviceClass.
 func ofOther(
 	f *facts.Facts, pod *corev1.Pod, class string, at int, evidence []finding.Evidence,
 ) (found finding.Finding, ok bool) {
@@ -256,8 +257,8 @@ func ofOther(
 				"no slice of the driver %s has a device", driver[1]))
 			return claimFinding(pod, evidence, "no ResourceSlice of "+driver[1]+" offers a device for the claim",
 				finding.Fix{
-					Text: "Run the vendor's DRA driver on the GPU nodes. If its pods run there, their logs contain the " +
-						"reason why they publish no devices.",
+					Text: "Run the vendor's DRA driver on the GPU nodes. If its pods are running there, their logs " +
+						"show why they publish no devices.",
 					Commands: []string{"kubectl get pods -A -o wide", "kubectl get resourceslices"},
 				}), true
 		}
@@ -280,8 +281,8 @@ func serving(f *facts.Facts) *appsv1.DaemonSet {
 	return d
 }
 
-// excluded returns a finding about a pod with a claim that no device matches. The cause is that the DRA driver's
-// DaemonSet excludes all GPU nodes, by labels or taints.
+// excluded returns a finding about a pod whose claim no device matches, because labels or taints keep the DRA driver's
+// DaemonSet off all GPU nodes.
 func excluded(f *facts.Facts, pod *corev1.Pod, evidence []finding.Evidence) (finding.Finding, bool) {
 	if f.Missing("api/daemonsets") != "" || len(f.GPUNodes) == 0 {
 		return finding.Finding{}, false
@@ -346,8 +347,8 @@ func devices(f *facts.Facts, driver string) (total, free int) {
 	return total, free
 }
 
-// schedulerSays quotes the scheduler's message that explains why a pod is not scheduled.
-func schedulerSays(f *facts.Facts, pod *corev1.Pod) []finding.Evidence {
+// schedulerMessages quotes the scheduler's message that explains why a pod is not scheduled.
+func schedulerMessages(f *facts.Facts, pod *corev1.Pod) []finding.Evidence {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
 			return []finding.Evidence{{
@@ -413,8 +414,9 @@ func checkPrepare(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 			Title:    "the DRA driver cannot prepare the pod's claim",
 			Evidence: []finding.Evidence{finding.Clipped(facts.Quote(e))},
 			Fix: finding.Fix{
-				Text: "Do as the end of the message says. If it names no cause, restart the driver's plugin on the " +
-					"node. If the error persists, delete the pod and the claim, so that another device is allocated.",
+				Text: "Fix the cause named at the end of the message. If it names no cause, restart the driver's " +
+					"plugin on the node. If the error persists, delete the pod and the claim, so that another device " +
+					"is allocated.",
 			},
 		}
 		if strings.Contains(e.Message, "is not registered") {

@@ -21,7 +21,7 @@ import (
 func staleSliceCheck() engine.Check {
 	return engine.Check{
 		ID: "dra.slice-stale", Layer: finding.LayerDRA,
-		Title: "ResourceSlices are incomplete or stale, or have tainted devices",
+		Title: "ResourceSlices are incomplete or stale, or contain tainted devices",
 		Needs: []engine.Need{engine.NeedAPI},
 		Reads: "ResourceSlices of NVIDIA's drivers: their nodes, pool generations and counts, device taints, and the DRA driver's pods on those nodes",
 		Why: "The scheduler ignores a pool with missing slices, still uses a pool whose node or driver no longer exists, and avoids devices that the driver tainted. Pools with slices younger than 2 minutes " +
@@ -100,7 +100,7 @@ func checkSlice(f *facts.Facts, r *engine.Result, s *resourcev1.ResourceSlice) {
 	n := f.Node(*s.Spec.NodeName)
 	if n == nil {
 		r.Add(finding.Finding{
-			Severity: finding.Warning, Object: object, Title: "the slice offers devices of a node that does not exist",
+			Severity: finding.Warning, Object: object, Title: "the slice offers devices on a node that does not exist",
 			Evidence: []finding.Evidence{place},
 			Fix: finding.Fix{
 				Text:     "Delete the slice: its driver was removed with the node.",
@@ -113,7 +113,7 @@ func checkSlice(f *facts.Facts, r *engine.Result, s *resourcev1.ResourceSlice) {
 		f.Now.Sub(s.CreationTimestamp.Time) >= facts.OperandGrace {
 		r.Add(finding.Finding{
 			Severity: finding.Warning, Confidence: finding.Likely, Object: object, Nodes: []string{n.Name},
-			Title:    "the slice offers devices of a node on which no DRA driver runs",
+			Title:    "the slice offers devices on a node where no DRA driver runs",
 			Evidence: []finding.Evidence{place, finding.FieldEvidence(n.Object(), "pods", "no DRA driver pod")},
 			Fix: finding.Fix{
 				Text: "Run the driver's plugin on the node, or delete the slice if the plugin was removed permanently.",
@@ -214,9 +214,10 @@ func imexCheck() engine.Check {
 		ID: "imex.domain", Layer: finding.LayerDRA,
 		Title: "a compute domain does not become ready",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
-		Reads: "the status of ComputeDomains, pods that wait for their channels, the host's nvidia-imex.service, and the kernel log",
-		Why: "For each domain, the DRA driver starts an IMEX daemon on each of the domain's nodes; the daemon fails if the host runs its own. A domain without pods is not ready by design, so a domain is reported " +
-			"only if a pod has waited for it for over 2 minutes.",
+		Reads: "the status of ComputeDomains, pods that are waiting for their channels, the host's nvidia-imex.service, and the kernel log",
+		Why: "For each domain, the DRA driver starts an IMEX daemon on each of the domain's nodes; the daemon fails " +
+			"if the host runs its own. A domain without pods is not ready by design, so a domain is reported only if " +
+			"a pod has been waiting for it for more than 2 minutes.",
 		Explains: []string{"dra.prepare", "wl.pod-failing", "op.operand-failing"},
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/dra-cds.html",
 		Sources: []string{
@@ -305,7 +306,8 @@ func checkDomain(f *facts.Facts, r *engine.Result, u unstructured.Unstructured, 
 		return
 	}
 	found := finding.Finding{
-		Object: object, Confidence: finding.Likely, Title: "the compute domain is not ready, and a pod waits for it",
+		Object: object, Confidence: finding.Likely, Title: "the compute domain is not ready, and a pod is waiting " +
+			"for it",
 		Evidence: []finding.Evidence{
 			finding.FieldEvidence(object, ".status.status", "%s", words.OrNone(status)),
 			finding.FieldEvidence(facts.PodObject(waiting[0]), ".status.phase", "%s", waiting[0].Status.Phase),

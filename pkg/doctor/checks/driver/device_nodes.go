@@ -149,8 +149,8 @@ func checkDevices(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Dia
 		},
 	}
 	if p, ok := platform.Of(string(n.Distribution)); ok && !p.HasShell() {
-		issue.Fix = finding.Fix{Text: "Reboot the node. If the device nodes are missing again, its driver does not " +
-			"start: see the node's logs of the driver's units or extensions."}
+		issue.Fix = finding.Fix{Text: "Reboot the node. If the device nodes are missing again, the driver does not " +
+			"start: check the logs of the driver's units or extensions on the node."}
 	}
 	if e, ok := podTexts(f, n, "/dev/nvidiactl: no such file", "/dev/nvidia0: no such file", "driver/dev/nvidia"); ok {
 		issue.Severity, issue.Confidence, issue.Evidence = finding.Error, finding.Certain, append(issue.Evidence, e)

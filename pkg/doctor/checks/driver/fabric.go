@@ -46,7 +46,7 @@ func checkFabric(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	for _, pod := range facts.Current(n, facts.Driver) {
 		if e, ok := facts.LogEvidence(f, pod, "fabric manager NVIDIA GPU driver interface version"); ok {
 			r.Add(finding.Finding{
-				Title: "the Fabric Manager of the driver's image does not run with the driver", Object: n.Object(),
+				Title: "the Fabric Manager in the driver's image does not work with the driver", Object: n.Object(),
 				Confidence: finding.Likely, Evidence: []finding.Evidence{e}, Fix: fabricFix(f, n, ""),
 			})
 			return
@@ -59,7 +59,7 @@ func checkFabric(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			return
 		}
 		r.Add(finding.Finding{
-			Title: "CUDA waits for the NVSwitch fabric to be configured", Confidence: finding.Likely,
+			Title: "CUDA is waiting for the NVSwitch fabric to be configured", Confidence: finding.Likely,
 			Object:   n.Object(),
 			Evidence: []finding.Evidence{said}, Fix: fabricFix(f, n, ""),
 		})
@@ -100,7 +100,7 @@ func checkFabric(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	case len(waiting) > 0:
 		issue.Title, issue.Confidence = "the fabric that connects the GPUs is not configured", finding.Likely
 	case says:
-		issue.Title, issue.Confidence = "CUDA waits for the NVSwitch fabric to be configured", finding.Likely
+		issue.Title, issue.Confidence = "CUDA is waiting for the NVSwitch fabric to be configured", finding.Likely
 	case engine.LacksPCI(r, n):
 		return
 	default:
@@ -120,8 +120,8 @@ func checkFabric(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	issue.Evidence = append(issue.Evidence, complaints...)
 	issue.Fix = fabricFix(f, n, driver)
 	if len(complaints) > 0 && !running && (manager == "" || manager == driver) && !containerDriver(f, n) {
-		issue.Fix.Text = "The Fabric Manager is installed, and its journal says why it failed: correct that, and start it " +
-			"again. If the image of the node contains the Fabric Manager, use another version of the image."
+		issue.Fix.Text = "The Fabric Manager is installed, and its journal shows why it failed: fix the cause, and " +
+			"start it again. If the node's image contains the Fabric Manager, use another version of the image."
 	}
 	r.Add(issue)
 }
@@ -187,8 +187,8 @@ func journalErrors(n *facts.Node, most int) []finding.Evidence {
 func fabricFix(f *facts.Facts, n *facts.Node, driver string) finding.Fix {
 	branch, _, _ := strings.Cut(driver, ".")
 	fix := finding.Fix{
-		Text: "Install the Fabric Manager of exactly the driver's version, and start it. On B200 and later generations, first load the InfiniBand modules (ib_umad, mlx5_ib). In a virtual " +
-			"machine, check the host.",
+		Text: "Install the Fabric Manager in exactly the driver's version, and start it. On B200 and later " +
+			"generations, first load the InfiniBand modules (ib_umad, mlx5_ib). In a virtual machine, check the host.",
 		Commands: []string{
 			shell.OnHost(n.Name, "sudo systemctl enable --now nvidia-fabricmanager"),
 		},
@@ -221,10 +221,11 @@ func fabricFix(f *facts.Facts, n *facts.Node, driver string) finding.Fix {
 	if driver != "" {
 		version = " (" + driver + ")"
 	}
-	fix.Text = "See whether the log of the driver pod mentions the Fabric Manager, which most driver images start if they find " +
-		"NVSwitches. If it fails there, correct what the log names. If the log does not mention it, the image has none, and " +
-		"a restart does not help: install the Fabric Manager of exactly the driver's version" + version +
-		" on the node and start it, or use a driver image that has it."
+	fix.Text = "Check whether the driver pod's log mentions the Fabric Manager, which most driver images start if " +
+		"they find NVSwitches. If it failed, fix the cause that the log shows. If the log does not mention it, the " +
+		"image does not contain it, and a restart does not help: install the Fabric Manager in exactly the driver's " +
+		"version" + version +
+		" on the node and start it, or use a driver image that contains it."
 	for _, pod := range n.Component(facts.Driver) {
 		fix.Commands = append([]string{
 			shell.Command("kubectl logs -n %s %s -c nvidia-driver-ctr --tail=100", pod.Namespace, pod.Name),
@@ -295,7 +296,7 @@ func withoutGridd(f *facts.Facts, n *facts.Node) []finding.Evidence {
 	}
 	return []finding.Evidence{{
 		Source: "journal of nvidia-gridd on node " + n.Name,
-		Text:   "no line of nvidia-gridd; driver " + driverVersion(n.Host),
+		Text:   "no line from nvidia-gridd; driver " + driverVersion(n.Host),
 	}}
 }
 

@@ -82,7 +82,7 @@ func checkLibraries(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	if libraries, module := n.MixedAtBoot(); module != "" && libraries != "" {
 		issue.Title = fmt.Sprintf("the node starts with driver libraries %s and kernel module %s", libraries, module)
 		issue.Fix = finding.Fix{Text: "A reboot does not help: the versions already differed when the module was " +
-			"loaded. Correct what installs both: the image of the node, its boot scripts, or a driver that was " +
+			"loaded. Fix the source of the difference: the node's image, its boot scripts, or a driver that was " +
 			"installed a second time. Then replace or reinstall the node."}
 	}
 	if e, ok := grepKernel(n, "NVRM: API mismatch"); ok {

@@ -101,8 +101,8 @@ func checkLoaded(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Diag
 		if ok && p.Driver.Fix != "" && len(n.Component(facts.Driver)) == 0 {
 			issue.Fix.Commands = nil
 			issue.Fix.Text = fmt.Sprintf("Boot the kernel %s, for which the driver was built, and keep it (package "+
-				"lock), or install the driver's package for %s. Or replace the node with one whose image has a "+
-				"matching pair.",
+				"lock), or install the driver's package for %s. Or replace the node with one whose image contains a "+
+				"matching kernel and driver.",
 				built[len(built)-1], kernel)
 		}
 	}
@@ -148,8 +148,8 @@ func reportSilent(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Dia
 	r.Add(finding.Finding{
 		Title: "no NVIDIA driver is loaded", Object: n.Object(), Fix: installDriver(f, n), Confidence: finding.Likely,
 		Evidence: []finding.Evidence{n.QuoteKernel(*gpu), {
-			Source: "nodes/" + n.Name + "/kernel.log, since the boot",
-			Text:   "(no line of the modules nvidia, nouveau, nova or vfio)",
+			Source: "nodes/" + n.Name + "/kernel.log, since boot",
+			Text:   "(no line from the modules nvidia, nouveau, nova or vfio)",
 		}},
 	})
 	return true
@@ -187,7 +187,7 @@ func nouveauCheck() engine.Check {
 
 func checkNouveau(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	issue, module := finding.Finding{Object: n.Object()}, "nouveau"
-	if e, ok := driverPodSays(f, n, nouveauTexts()...); ok {
+	if e, ok := driverPodLog(f, n, nouveauTexts()...); ok {
 		issue.Evidence = append(issue.Evidence, e)
 	}
 	if n.Host != nil {

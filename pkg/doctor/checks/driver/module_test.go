@@ -2,7 +2,7 @@ package driver
 
 import "testing"
 
-// A release with three digits is newer than one with two: as texts, they are the other way around.
+// TestCompareVersions tests that versions are compared numerically, not as strings.
 func TestCompareVersions(t *testing.T) {
 	t.Parallel()
 	for _, versions := range [][2]string{

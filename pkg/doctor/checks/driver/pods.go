@@ -57,8 +57,8 @@ func buildTexts() []string {
 	}
 }
 
-// driverPodSays finds one of the strings in the logs of driver pods on the node that are not ready.
-func driverPodSays(f *facts.Facts, n *facts.Node, texts ...string) (finding.Evidence, bool) {
+// driverPodLog finds one of the strings in the logs of driver pods on the node that are not ready.
+func driverPodLog(f *facts.Facts, n *facts.Node, texts ...string) (finding.Evidence, bool) {
 	for _, pod := range n.Component(facts.Driver) {
 		if podutils.IsPodReady(pod) || pod.DeletionTimestamp != nil {
 			continue
@@ -123,13 +123,13 @@ func driverBuildCheck() engine.Check {
 			"gpu-operator#671", "gpu-operator#751", "gpu-operator#1390",
 		},
 	}, func(f *facts.Facts, n *facts.Node) (finding.Finding, bool) {
-		if _, exact := driverPodSays(
+		if _, exact := driverPodLog(
 			f, n,
 			slices.Concat(headersTexts(), secureBootTexts(), unsupportedTexts(), nouveauTexts(), upgradeTexts())...,
 		); exact {
 			return finding.Finding{}, false
 		}
-		e, ok := driverPodSays(f, n, buildTexts()...)
+		e, ok := driverPodLog(f, n, buildTexts()...)
 		if !ok {
 			return finding.Finding{}, false
 		}
@@ -161,14 +161,15 @@ func driverHeadersCheck() engine.Check {
 			"gpu-operator#526", "gpu-operator#541", "gpu-operator#1220",
 		},
 	}, func(f *facts.Facts, n *facts.Node) (finding.Finding, bool) {
-		e, ok := driverPodSays(f, n, headersTexts()...)
+		e, ok := driverPodLog(f, n, headersTexts()...)
 		return finding.Finding{
 			Title: "the driver's container cannot find headers for the node's kernel",
 			Evidence: []finding.Evidence{
 				e, finding.FieldEvidence(n.Object(), ".status.nodeInfo.kernelVersion", "%s", kernelOf(n)),
 			},
 			Fix: finding.Fix{
-				Text: "Give the driver's container a repository that has headers for " + kernelOf(n) + " (" + osOf(n) +
+				Text: "Configure a package repository for the driver's container that contains headers for " +
+					kernelOf(n) + " (" + osOf(n) +
 					"): driver.repoConfig.configMapName. Or use a precompiled driver (driver.usePrecompiled=true), if NVIDIA " +
 					"publishes one for this kernel, or switch the node to a kernel from its distribution.",
 				Commands: facts.ChangeOperator(f, "driver.usePrecompiled", true),
@@ -188,7 +189,7 @@ func secureBootCheck() engine.Check {
 		},
 		Explains: []string{"drv.build-fail"},
 	}, func(f *facts.Facts, n *facts.Node) (finding.Finding, bool) {
-		e, ok := driverPodSays(f, n, secureBootTexts()...)
+		e, ok := driverPodLog(f, n, secureBootTexts()...)
 		if !ok && n.Host != nil {
 			if loaded, known := moduleLoaded(n.Host, "nvidia"); known && !loaded {
 				e, ok = grepKernel(n, secureBootTexts()...)
@@ -217,12 +218,12 @@ func secureBootCheck() engine.Check {
 func unsupportedGPUCheck() engine.Check {
 	c := driverLogCheck(engine.Check{
 		ID: "drv.unsupported-gpu", Symptom: engine.Precise, Title: "the driver does not support the node's GPU",
-		Reads:    "the kernel log, the logs of driver pods that are not ready, and GPUs of the same type that work",
+		Reads:    "the kernel log, the logs of driver pods that are not ready, and working GPUs of the same type",
 		Why:      "Each GPU needs a driver that is new enough. Blackwell works only with the open kernel modules, and GPUs before Turing only with the proprietary ones. Log lines about GPUs that nvidia-smi lists are ignored.",
 		Sources:  []string{"siderolabs/extensions#227", "open-gpu-kernel-modules"},
 		Explains: []string{"drv.build-fail"},
 	}, func(f *facts.Facts, n *facts.Node) (finding.Finding, bool) {
-		e, ok := driverPodSays(f, n, unsupportedTexts()...)
+		e, ok := driverPodLog(f, n, unsupportedTexts()...)
 		if v := n.GPUs(); !ok && n.Host != nil && (v.SMI == nil || len(v.SMI.GPUs) < len(facts.GPUAddresses(n))) {
 			e, ok = grepKernel(n, unsupportedTexts()...)
 		}
@@ -254,7 +255,8 @@ func driverImageCheck() engine.Check {
 		ID: "drv.image-tag-missing", Symptom: engine.Precise, Layer: finding.LayerDriver,
 		Title: "no driver image exists for the node's operating system",
 		Needs: []engine.Need{engine.NeedAPI},
-		Reads: "what containers of driver pods wait for, the pods' events, and the node's operating system and kernel",
+		Reads: "the waiting reasons of containers in driver pods, the pods' events, and the node's operating system " +
+			"and kernel",
 		Why: "The image's tag contains the node's operating system (580.95.05-ubuntu24.04), or its kernel for precompiled drivers. NVIDIA publishes images only for some of them. This check does not report " +
 			"a registry that cannot be reached.",
 		Explains: driverSymptoms("drv.not-loaded", "drv.devnodes", "drv.uvm-missing", "img.not-found"),
@@ -335,10 +337,10 @@ func driverImageFinding(f *facts.Facts, n *facts.Node, e finding.Evidence, image
 			},
 			Fix: finding.Fix{
 				Text: fmt.Sprintf("The image %s does not exist: NVIDIA publishes precompiled drivers only for some "+
-					"kernels, and often later than the kernel. Wait for it, or boot a kernel with an image%s, and hold "+
-					"the kernel's package back. Or set driver.usePrecompiled=false, so that the driver is built on the "+
-					"node, and with it driver.version to a full version: the branch alone (such as 535) is the tag of "+
-					"precompiled images only.", image, precompiledElsewhere(f, image, kernel)),
+					"kernels, and often some time after the kernel. Wait for the image, or boot a kernel for which "+
+					"an image exists%s, and hold the kernel's package. Or set driver.usePrecompiled=false, so that "+
+					"the driver is built on the node, and set driver.version to a full version: a branch alone (such "+
+					"as 535) works only with precompiled images.", image, precompiledElsewhere(f, image, kernel)),
 			},
 		}
 		if branch := facts.PolicyString(f, "spec", "driver", "version"); strings.Contains(branch, ".") {
@@ -399,7 +401,7 @@ func checkUpgrade(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			shell.Command("kubectl label node %s --overwrite %s=upgrade-required", n.Name, upgradeState)),
 	}}
 	state := n.Labels[upgradeState]
-	said, says := driverPodSays(f, n, upgradeTexts()...)
+	said, says := driverPodLog(f, n, upgradeTexts()...)
 	switch {
 	case says:
 		issue.Title, issue.Evidence = "the driver cannot be upgraded, because it is still in use",

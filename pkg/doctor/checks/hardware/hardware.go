@@ -68,7 +68,7 @@ func troubled(v *facts.GPUView, g nvidiasmi.GPU) bool {
 		severity := finding.Error
 		switch facts.OwnerOfCode(group.Event) {
 		case "hw.xid-recent":
-			severity, _, _ = judge(v.Node, group)
+			severity, _, _ = evaluate(v.Node, group)
 		case "hw.nvlink":
 			severity, _ = linkError(group.Event)
 		case "hw.row-remap":

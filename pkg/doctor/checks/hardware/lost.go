@@ -28,8 +28,10 @@ func gpuLostCheck() engine.Check {
 		Needs: []engine.Need{engine.NeedNode, engine.NeedLogs},
 		Reads: "the kernel log since boot (XID 79, and messages about a GPU that does not respond when the driver is loaded), the output of nvidia-smi, the configuration space of each " +
 			"GPU, and, if the node was not read, its conditions and the logs of the device plugin",
-		Why: "A GPU that has fallen off the bus is unusable until the node is power-cycled, and the device plugin may fail for all GPUs of the node. Other XIDs of the same GPU in the same " +
-			"minute are consequences. An XID 79 is a warning if the GPU responds to nvidia-smi again, and Info if the driver has been loaded since.",
+		Why: "A GPU that has fallen off the bus is unusable until the node is power-cycled, and the device plugin " +
+			"may fail for all GPUs on the node. Other XIDs for the same GPU in the same minute are consequences. An " +
+			"XID 79 is a warning if the GPU responds to nvidia-smi again, and Info if the driver has been loaded " +
+			"since.",
 		Explains: facts.GPUSymptoms("hw.count", "drv.devnodes", "fab.fabricmanager"),
 		Doc:      facts.XIDDoc,
 		Sources: []string{"open-gpu-kernel-modules#461", "open-gpu-kernel-modules#507", "open-gpu-kernel-modules#888",
@@ -58,7 +60,7 @@ func checkLost(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		}
 		severity, title, fix := finding.Error, "the GPU has fallen off the bus", lostFix(n, g.Event.PCI)
 		told := g.Incidents[0].Primary.Condition
-		switch answers := v.Answers(g.Event.PCI) || g.Event.PCI == (xid.PCI{}) && allAnswer(v); {
+		switch answers := v.Answers(g.Event.PCI) || g.Event.PCI == (xid.PCI{}) && allRespond(v); {
 		case answers && told != "":
 			severity, title = finding.Warning,
 				"the GPU has fallen off the bus according to a node condition, but nvidia-smi shows all GPUs and they respond"
@@ -102,7 +104,7 @@ func checkLost(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	if len(lost) == 0 {
 		if e, ok := lostByLogs(f, n); ok {
 			add(finding.Finding{
-				Title: "a GPU of the node is lost, according to software that uses it", Confidence: finding.Likely,
+				Title: "a GPU on the node is lost, according to software that uses it", Confidence: finding.Likely,
 				Object: n.Object(), Evidence: []finding.Evidence{e}, Fix: lostFix(n, xid.PCI{}),
 			}, xid.PCI{})
 		}
@@ -123,8 +125,9 @@ func lostFix(n *facts.Node, p xid.PCI) finding.Fix {
 			" lspci shows (rev ff) for a GPU that does not respond."
 	}
 	return finding.Fix{
-		Text: "Cordon and drain the node, then power-cycle it: a warm reboot often does not bring the GPU back. If the GPU is lost again, check the power supply, risers, system firmware " +
-			"and PCIe power management (ASPM), and have the GPU replaced. Until then, the other GPUs of the node may be unusable." +
+		Text: "Cordon and drain the node, then power-cycle it: a warm reboot often does not bring the GPU back. If " +
+			"the GPU is lost again, check the power supply, risers, system firmware and PCIe power management " +
+			"(ASPM), and have the GPU replaced. Until then, the other GPUs on the node may be unusable." +
 			which,
 		Commands: facts.Drain(n, look),
 	}

@@ -126,8 +126,10 @@ func acsCheck() engine.Check {
 		Title: "PCIe access control or the IOMMU slows down traffic between GPUs",
 		Needs: []engine.Need{engine.NeedNode, engine.NeedLogs},
 		Reads: "the ACS settings of the bridges above each GPU, the kernel command line, and collective timeouts in the logs of GPU pods",
-		Why: "With ACS request redirection, PCIe traffic between GPUs goes through the root complex, and collectives are slow or hang. Many servers ship this way, and virtual machines with GPUs " +
-			"need it, so the finding is a warning only if the kernel command line enables IOMMU translation for all devices on a node without NVSwitches, or if NCCL reports timeouts in a pod of the node.",
+		Why: "With ACS request redirection, PCIe traffic between GPUs goes through the root complex, and collectives " +
+			"are slow or hang. Many servers ship this way, and virtual machines with GPUs need it, so the finding is " +
+			"a warning only if the kernel command line enables IOMMU translation for all devices on a node without " +
+			"NVSwitches, or if NCCL reports timeouts in a pod on the node.",
 		// A slow link explains failed pods only if NCCL reports errors.
 		Explains: []string{"wl.pod-failing"}, ExplainsAs: map[string][]string{"": nil},
 		Doc:     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#pci-access-control-services-acs",

@@ -7,8 +7,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nvidiasmi"
 )
 
-// allAnswer reports whether nvidia-smi shows all GPUs of the node, and all of them respond.
-func allAnswer(v *facts.GPUView) bool {
+// allRespond reports whether nvidia-smi shows all of the node's GPUs, and all of them respond.
+func allRespond(v *facts.GPUView) bool {
 	return v.SMI != nil && len(v.SMI.GPUs) > 0 && len(v.SMI.GPUs) >= len(facts.GPUAddresses(v.Node)) &&
 		!slices.ContainsFunc(v.SMI.GPUs, func(g nvidiasmi.GPU) bool { return g.Lost() || g.MemoryTotal == nil })
 }

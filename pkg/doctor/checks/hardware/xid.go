@@ -24,9 +24,11 @@ func xidCheck() engine.Check {
 		Title: "the driver has reported a GPU error since the node booted",
 		Needs: []engine.Need{engine.NeedNode},
 		Reads: "XIDs in the kernel log since boot, one finding per code and GPU, newest first; if the node was not read, the codes that its conditions name",
-		Why: "The meaning and the fix of an XID come from NVIDIA's catalog. Codes that applications cause (13, 31, 43, 45 and others) concern the workload, not the GPU: they are " +
-			"Info, or a warning if they repeat. Codes that accompany another code of the same GPU in the same minute (45, 154 and others) are reported with that code. Errors more than a day old are " +
-			"Info if nvidia-smi shows that the GPU needs no action. Past errors explain only pods that failed within ten minutes of the error. Lost GPUs, memory, links and the " +
+		Why: "The meaning and the fix of an XID come from NVIDIA's catalog. Codes that applications cause (13, 31, " +
+			"43, 45 and others) concern the workload, not the GPU: they are Info, or a warning if they repeat. Codes " +
+			"that accompany another code for the same GPU in the same minute (45, 154 and others) are reported with " +
+			"that code. Errors more than a day old are Info if nvidia-smi shows that the GPU needs no action. Past " +
+			"errors explain only pods that failed within ten minutes of the error. Lost GPUs, memory, links and the " +
 			"GSP have their own checks.",
 		Explains: facts.GPUSymptoms(),
 		Doc:      facts.XIDDoc,
@@ -43,7 +45,7 @@ func checkXIDs(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	v := n.GPUs()
 	groups := facts.GroupIncidents(v.Of("hw.xid-recent"))
 	for _, g := range groups {
-		severity, meaning, fix := judge(n, g)
+		severity, meaning, fix := evaluate(n, g)
 		if code, _ := xid.Lookup(g.Event.Code); code.Class == "app" && severity == finding.Info {
 			switch {
 			case code.Detectors[xid.IDDevicePlugin].Fatal && withdrawn(n):
@@ -60,7 +62,7 @@ func checkXIDs(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		newest := v.Strangers[len(v.Strangers)-1]
 		r.Add(finding.Finding{
 			Severity: finding.Info, Confidence: finding.Possible,
-			Title:    "the kernel log has XIDs of GPUs that the node does not have",
+			Title:    "the kernel log contains XIDs for GPUs that the node does not have",
 			Object:   n.Object(),
 			Evidence: []finding.Evidence{v.Quote(newest)},
 			Fix: finding.Fix{
@@ -93,11 +95,11 @@ func withdrawn(n *facts.Node) bool {
 	return false
 }
 
-// judge returns the severity, meaning, and fix of an XID from NVIDIA's catalog.
-func judge(n *facts.Node, g facts.SameKind) (finding.Severity, string, finding.Fix) {
+// evaluate returns the severity, meaning, and fix of an XID from NVIDIA's catalog.
+func evaluate(n *facts.Node, g facts.SameKind) (finding.Severity, string, finding.Fix) {
 	name := facts.CodeName(g.Event)
 	if g.Event.Code == 154 {
-		return judgeRecovery(n, g)
+		return evaluateRecovery(n, g)
 	}
 	code, known := xid.Lookup(g.Event.Code)
 	if !known {
@@ -127,8 +129,9 @@ func judge(n *facts.Node, g facts.SameKind) (finding.Severity, string, finding.F
 		}
 	case "RESTART_APP", "WORKFLOW_XID_45", "CHECK_UVM":
 		return finding.Info, "a workload on the GPU failed with " + name,
-			finding.Fix{Text: "Check the workload: its log has the CUDA error, and the usual cause is a bug in its code. Restart its pod, because the CUDA context is lost." +
-				" If different workloads fail this way on one GPU only, run dcgmi diag on that GPU."}
+			finding.Fix{Text: "Check the workload: its log contains the CUDA error, and the usual cause is a bug in " +
+				"its code. Restart its pod, because the CUDA context is lost. If different workloads fail this way " +
+				"on one GPU only, run dcgmi diag on that GPU."}
 	case "IGNORE":
 		return finding.Info, "the driver reports " +
 			name, finding.Fix{Text: "This XID alone requires no action." + afterwards(code)}
@@ -150,9 +153,9 @@ func judge(n *facts.Node, g facts.SameKind) (finding.Severity, string, finding.F
 	}
 }
 
-// judgeRecovery returns the severity, meaning, and fix of an XID 154. The XID that caused it may no longer be in the
+// evaluateRecovery returns the severity, meaning, and fix of an XID 154. The XID that caused it may no longer be in the
 // log.
-func judgeRecovery(n *facts.Node, g facts.SameKind) (finding.Severity, string, finding.Fix) {
+func evaluateRecovery(n *facts.Node, g facts.SameKind) (finding.Severity, string, finding.Fix) {
 	body := g.Incidents[0].Primary.Event.Body
 	_, to, _ := strings.Cut(body, " to ")
 	need, severity := facts.Recovery(to)

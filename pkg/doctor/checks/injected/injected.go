@@ -29,21 +29,23 @@ func Checks() []engine.Check {
 	return engine.InSentences([]engine.Check{
 		{
 			ID: finding.InjectedFault, Layer: finding.LayerWorkload, Needs: []engine.Need{engine.NeedAPI},
-			Title: "a fault that this tool injected is in place",
+			Title: "a fault that this tool injected is in effect",
 			Reads: "the records of this tool's runs, their changes, their lines in kernel logs, and the pods with their faults",
-			Why: "A run is open and has not expired, and nothing shows that its change is gone. The finding explains only the direct effects of its " +
-				"kind of fault, on the node or pod that the run changed and since the run was created: the kernel log and detector findings of an " +
-				"XID, the problems that a runtime mode causes, the failures of the pods with a CUDA fault, and the problems in the namespaces of an " +
-				"exercise. Those findings explain further effects. --ignore-injected examines the cluster without this knowledge.",
+			Why: "A run is open and has not expired, and nothing shows that its change was undone. The finding " +
+				"explains only the direct effects of this kind of fault, on the node or pod that the run changed and " +
+				"since the run was created: kernel log and detector findings for an XID, problems that a runtime " +
+				"mode causes, failures of pods with a CUDA fault, and problems in the namespaces of an exercise. " +
+				"These findings explain further effects. With --ignore-injected, doctor ignores the runs.",
 			Sources: []string{"pkg/fault/ledger"}, Run: checkInjected, ExplainsAs: finding.InjectedEffects(),
 		},
 		{
 			ID: "fault.recorded", Layer: finding.LayerWorkload, From: []string{"runs"},
 			Needs: []engine.Need{engine.NeedAPI},
-			Title: "a run of this tool is open but its fault is not in place, or is closed but its lines are still in a kernel log",
+			Title: "a run of this tool is open but its fault is not in effect, or is closed but its lines are still in a kernel log",
 			Reads: "the records of this tool's runs, and kernel logs",
-			Why: "An open run has not changed anything yet, has expired, or has lost its lines from the node's kernel log: it explains " +
-				"nothing and should be closed. Lines of closed runs are reported here, not as GPU errors.",
+			Why: "An open run has changed nothing yet, has expired, or no longer has lines in the node's kernel log: " +
+				"it explains nothing and should be closed. Lines from closed runs are reported here, not as GPU " +
+				"errors.",
 			Sources: []string{"pkg/fault/ledger"}, Run: checkRecorded,
 		},
 		{
@@ -118,8 +120,7 @@ func checkRecorded(f *facts.Facts, r *engine.Result) {
 		}
 		r.Add(finding.Finding{
 			Object: finding.Object{Kind: "Run", Name: run.ID}, Layer: layerOfRun(run), Severity: finding.Info,
-			Title: "a run of this tool is open, but its fault " +
-				"is not in place",
+			Title:    "a run of this tool is open, but its fault is not in effect",
 			Evidence: []finding.Evidence{facts.RunEvidence(run), {Source: "run " + run.ID, Text: why}},
 			Fix:      finding.Fix{Text: "revert the run to close it", Commands: []string{shell.RevertRun(run)}},
 		})
@@ -141,7 +142,7 @@ func layerOfRun(run snapshot.Run) finding.Layer {
 func Injected(f *facts.Facts, run snapshot.Run) finding.Finding {
 	issue := finding.Finding{
 		Object: finding.Object{Kind: "Run", Name: run.ID}, Layer: layerOfRun(run), As: kindOf(run), Began: run.Created,
-		Title: whoseRun(f, run), Evidence: []finding.Evidence{facts.RunEvidence(run)},
+		Title: describeRun(f, run), Evidence: []finding.Evidence{facts.RunEvidence(run)},
 		Fix: finding.Fix{
 			Text: "nothing is wrong with the cluster: revert the run", Commands: []string{shell.RevertRun(run)},
 		},
@@ -224,8 +225,8 @@ func exercise(f *facts.Facts, run snapshot.Run, issue finding.Finding) finding.F
 	return issue
 }
 
-// whoseRun describes a run: its creator, age, end time, fault, and targets.
-func whoseRun(f *facts.Facts, run snapshot.Run) string {
+// describeRun describes a run: its creator, age, end time, fault, and targets.
+func describeRun(f *facts.Facts, run snapshot.Run) string {
 	text := words.Clip(cmp.Or(run.By, "an unknown user")) + " injected a fault on purpose"
 	if age := f.Now.Sub(run.Created); !run.Created.IsZero() && age >= 0 {
 		text += ", " + duration.HumanDuration(age) + " ago"
@@ -289,7 +290,7 @@ const (
 	ourLibraryDir = "/gpu-fault/lib"
 )
 
-// runOf returns the ID of the run whose fault a pod carries. carried is false if the pod carries no fault.
+// runOf returns the ID of the run that injected a fault into the pod. carried is false if the pod has no fault.
 func runOf(pod *corev1.Pod) (run string, carried bool) {
 	for _, v := range pod.Spec.Volumes {
 		if v.Name == ourLibVolume {
@@ -302,7 +303,7 @@ func runOf(pod *corev1.Pod) (run string, carried bool) {
 	return pod.Labels[labelRun], pod.Labels[labelRun] != ""
 }
 
-// carriers returns the pods that carry a run's fault or belong to the given target.
+// carriers returns the pods that have a run's fault or belong to the given target.
 func carriers(f *facts.Facts, run snapshot.Run, t snapshot.Target) []string {
 	var all []string
 	for i := range f.Snapshot.Pods {
@@ -342,14 +343,14 @@ func checkPreloaded(f *facts.Facts, r *engine.Result) {
 			Object: facts.PodObject(pod), Severity: finding.Warning, Title: "a library that makes CUDA fail is " +
 				"preloaded", Evidence: evidence[:min(len(evidence), 4)],
 			Fix: finding.Fix{
-				Text:     "a fault injection left the library behind: list what is left, and remove it with --clean, which asks first",
+				Text:     "a fault injection left the library behind: list the leftovers, and remove them with --clean, which asks for confirmation",
 				Commands: []string{"kubectl gpu-fault leftovers"},
 			},
 		}
 		if ours {
 			issue.Fix =
-				finding.Fix{Text: "a CUDA fault of this tool added the library, and no open run is known: list what is left, and remove it " +
-					"with --clean", Commands: []string{"kubectl gpu-fault leftovers"}}
+				finding.Fix{Text: "a CUDA fault of this tool added the library, and no open run is known: list the " +
+					"leftovers, and remove them with --clean", Commands: []string{"kubectl gpu-fault leftovers"}}
 		}
 		if run, _ := runOf(pod); run != "" {
 			issue.Fix.Text, issue.Fix.Commands = "run "+run+" added the library: revert the run",

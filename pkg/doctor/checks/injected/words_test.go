@@ -9,8 +9,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// Who is woken at night by a drill must see at once whose it is, where, and when it ends.
-func TestInjectedFaultsSayWhoseTheyAre(t *testing.T) {
+// TestInjectedFaultText tests that a finding about an injected fault names the user, the targets, and the end time.
+func TestInjectedFaultText(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	run := snapshot.Run{
@@ -35,7 +35,7 @@ func TestInjectedFaultsSayWhoseTheyAre(t *testing.T) {
 	}
 	for _, e := range found.Evidence {
 		if strings.Contains(e.Text, "SHA-256") {
-			t.Errorf("evidence that nobody needs: %s", e.Text)
+			t.Errorf("unnecessary evidence: %s", e.Text)
 		}
 	}
 	run.By, run.Created, run.Until = "", time.Time{}, now.Add(48*time.Hour)
@@ -45,7 +45,7 @@ func TestInjectedFaultsSayWhoseTheyAre(t *testing.T) {
 	}
 	want :=
 		"an unknown user injected a fault on purpose, until 2026-01-03 12:00 UTC: containerd option-misplaced (nvidia) on Deployment ml/a, Pod ml/b, c and 1 more"
-	if got := whoseRun(f, run); got != want {
+	if got := describeRun(f, run); got != want {
 		t.Errorf("title %q, want %q", got, want)
 	}
 }

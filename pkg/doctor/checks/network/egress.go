@@ -115,7 +115,7 @@ func checkEgress(f *facts.Facts, r *engine.Result) {
 			}
 			lines, last = append(lines, record), b
 		}
-		// Firewalls limit the rate of their log lines. Old lines therefore count if pods fail because of the network.
+		// Firewalls rate-limit their log lines, so old lines count if pods fail because of the network.
 		suffering := len(lines) > 0 && failsOnNetwork(f, n)
 		old := len(lines) > 0 && !lines[len(lines)-1].Time.IsZero() && f.Now.Sub(lines[len(lines)-1].Time) > time.Hour
 		if len(lines) == 0 || old && !suffering {
@@ -177,7 +177,7 @@ func firewallFix(n *facts.Node, b blocked) finding.Fix {
 	}
 	if !b.ufw {
 		return finding.Fix{
-			Text: "Allow the packets of the node's pods in the firewall that logged these lines (firewalld: add the pods' interfaces to the trusted zone).",
+			Text: "Allow packets from the node's pods in the firewall that logged these lines (firewalld: add the pods' interfaces to the trusted zone).",
 			Commands: []string{
 				shell.OnHost(n.Name,
 					"sudo firewall-cmd --permanent --zone=trusted --add-interface=%s && sudo firewall-cmd --reload",

@@ -30,7 +30,7 @@ func Checks() []engine.Check {
 		pulls(
 			"img.pull-network",
 			"an image cannot be pulled because its registry cannot be reached",
-			"The container runtime's message distinguishes timeouts, TLS errors, refused connections and proxy errors; net.dns reports names that do not resolve. The node pulls images, not the pod: the node's firewall, proxy and DNS matter, NetworkPolicies do not.",
+			"The container runtime's message distinguishes timeouts, TLS errors, refused connections and proxy errors; net.dns reports names that do not resolve. The node pulls images, not the pod: the node's firewall, proxy and DNS matter, but NetworkPolicies do not.",
 			"gpu-operator#199",
 			"gpu-operator#332",
 			"NFD#1229",
@@ -52,9 +52,11 @@ func Checks() []engine.Check {
 			Title: "names do not resolve inside GPU pods, or on the node that pulls their images",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 			Reads: "logs and container messages of failing GPU pods and GPU components; reasons why images cannot be pulled",
-			Why: "\"Temporary failure in name resolution\" and similar messages mean that no DNS server responded. If a name does not exist, only the program in the pod reports this, and not the check. " +
-				"\"Name or service not known\" may be either; a program that looks for another pod by its name is wl.pod-failing. " +
-				"The node pulls images and uses its own DNS server: \"lookup NAME on SERVER\" is about that server, and no registry was contacted.",
+			Why: "\"Temporary failure in name resolution\" and similar messages mean that no DNS server responded. " +
+				"If a name does not exist, only the program in the pod reports this, not the check. \"Name or " +
+				"service not known\" can mean either; wl.pod-failing reports a program that looks up the name of " +
+				"another pod. The node pulls images and uses its own DNS server: \"lookup NAME on SERVER\" refers to " +
+				"that server, and no registry was contacted.",
 			Explains: []string{
 				"wl.pod-failing", "wl.probe-failing", "op.init-chain", "op.operand-failing", "dp.not-running",
 				"drv.headers", "drv.build-fail", "img.pull-network",
@@ -69,7 +71,7 @@ func Checks() []engine.Check {
 			Title: "the node's firewall drops packets from its pods",
 			Needs: []engine.Need{engine.NeedNode},
 			Reads: "the node's kernel log: lines of UFW, firewalld and iptables with IN=, OUT=, SRC=, DST=",
-			Why:   "UFW denies routed packets by default, and packets from pods are routed. Packets from outside to the node itself are background noise and are ignored. The finding is an error if pods of the node have network errors at the same time, and a warning otherwise.",
+			Why:   "UFW denies routed packets by default, and packets from pods are routed. Packets from outside to the node itself are background noise and are ignored. The finding is an error if pods on the node have network errors at the same time, and a warning otherwise.",
 			Explains: []string{
 				"img.pull-network", "net.dns", "wl.pod-failing", "wl.probe-failing", "op.init-chain",
 				"op.operand-failing", "op.clusterpolicy", "dp.not-running",
@@ -144,8 +146,9 @@ func checkDNS(f *facts.Facts, r *engine.Result) {
 			},
 		}
 		if answered {
-			issue.Fix.Text = "The message mostly means that a DNS server answered: check first whether the name that " +
-				"the program looks up is right, and its Service or pod existed at that time. " + issue.Fix.Text
+			issue.Fix.Text = "The message usually means that a DNS server responded: first check whether the name " +
+				"that the program looked up is correct, and whether its Service or pod existed at that time. " +
+				issue.Fix.Text
 		}
 		r.Add(issue)
 	}

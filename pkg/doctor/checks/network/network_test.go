@@ -11,7 +11,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// A line of a firewall is read into what was dropped, and other lines are not taken for one.
+// TestParseBlocked tests that a firewall's log line is parsed into the dropped packet, and that other lines are
+// ignored.
 func TestParseBlocked(t *testing.T) {
 	t.Parallel()
 	b, ok := parseBlocked(
@@ -35,20 +36,20 @@ func TestParseBlocked(t *testing.T) {
 	}
 }
 
-// Texts that anybody can write into the cluster do not become part of a command.
+// TestNetworkTextsInCommands tests that untrusted strings are quoted in commands or omitted.
 func TestNetworkTextsInCommands(t *testing.T) {
 	t.Parallel()
 	failed := pulling{image: "x;reboot", failure: pullFailure{"img.not-found", "tag"}}
 	_, fix := pullFix(&facts.Facts{Snapshot: &snapshot.Snapshot{}}, &corev1.Pod{}, failed)
 	if got := strings.Join(fix.Commands, " "); !strings.Contains(got, "crictl pull 'x;reboot'") {
-		t.Errorf("an image becomes a command: %s", got)
+		t.Errorf("the image is not quoted in the command: %s", got)
 	}
 	if name := interfaceName("eth0;reboot"); name != "" {
-		t.Errorf("%q is taken for an interface", name)
+		t.Errorf("%q is accepted as an interface", name)
 	}
 }
 
-// Whatever stands in a kernel log or in a message, it is read without a fault.
+// FuzzNetworkTexts tests that any kernel log line or message can be parsed.
 func FuzzNetworkTexts(f *testing.F) {
 	f.Add(
 		"[UFW BLOCK] IN=lxc6f1c0ad2 OUT=eno1 MAC=aa:bb SRC=10.1.0.25 DST=8.8.8.8 LEN=60 TOS=0x00 PREC=0x00 TTL=63 ID=1 DF PROTO=UDP SPT=41234 DPT=53 LEN=40",
@@ -64,7 +65,7 @@ func FuzzNetworkTexts(f *testing.F) {
 			t.Error("no fix")
 		}
 		if p, known := classifyPull(text); known && p.kind == "" {
-			t.Errorf("%q is of no kind", text)
+			t.Errorf("%q has no kind", text)
 		}
 		if strings.ContainsAny(registryOf(text), "/") {
 			t.Errorf("the registry of %q has a path", text)

@@ -22,13 +22,17 @@ import (
 func networkPolicyCheck() engine.Check {
 	return engine.Check{
 		ID: "net.policy", Layer: finding.LayerNetwork, From: []string{"api/pods", "api/networkpolicies", "logs"},
-		Title: "a NetworkPolicy blocks a connection that a GPU pod waits for",
+		Title: "a NetworkPolicy blocks a connection that a GPU pod is waiting for",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "log tails and commands of GPU pods and components that are stuck; NetworkPolicies, and the Services and pods that they connect to; labels of namespaces",
-		Why: "Two conditions must be met. The pod fails, or has been in one container for 20 s, and the end of its log shows that a server does not respond; and the NetworkPolicies, as Kubernetes " +
-			"defines them, deny what the pod needs: DNS over UDP, a Service that its log or command names as NAME.NAMESPACE.svc, by egress or ingress, or a public server that the message names by a URL or an address. The finding names the closest rule and " +
-			"its incorrect field. All network plugins except flannel are assumed to enforce policies. The check ignores policies of plugin-specific kinds, which may allow more, and " +
-			"connections through a proxy. Plugins differ in whether ipBlock rules apply to pods: results that depend on such a rule are unknown.",
+		Why: "Two conditions must be met. First, the pod fails, or has been in the same container for 20 s, and the " +
+			"end of its log shows that a server does not respond. Second, the NetworkPolicies, as Kubernetes defines " +
+			"them, deny egress or ingress that the pod needs: to DNS over UDP, to a Service that its log or command " +
+			"names as NAME.NAMESPACE.svc, or to a public server that the message names by URL or address. The " +
+			"finding names the closest rule and its incorrect field. All network plugins except flannel are assumed " +
+			"to enforce policies. The check ignores policies of plugin-specific kinds, which may allow more, and " +
+			"connections through a proxy. Plugins differ in whether ipBlock rules apply to pods: results that depend " +
+			"on such a rule are unknown.",
 		Explains: []string{
 			"net.dns", "wl.pod-failing", "wl.probe-failing", "wl.idle-holder", "op.init-chain", "op.operand-failing",
 			"op.clusterpolicy", "dp.not-running", "dp.capacity-zero", "drv.headers",
@@ -79,10 +83,10 @@ func checkPolicy(f *facts.Facts, r *engine.Result, u facts.Unreached) {
 			policyNames(by))
 		return
 	case u.Names && ofCluster:
-		tellDenied(f, r, u, dns)
+		reportDenied(f, r, u, dns)
 		return
 	case len(u.Asks) > 0 && ofCluster && reaches(f, dns) == facts.Never:
-		tellDenied(f, r, u, dns)
+		reportDenied(f, r, u, dns)
 		return
 	}
 	for _, ref := range u.Asks {
@@ -99,13 +103,13 @@ func checkPolicy(f *facts.Facts, r *engine.Result, u facts.Unreached) {
 			continue // if the port is unknown, one allowed port suffices
 		}
 		for _, w := range ways {
-			if tellDenied(f, r, u, w) {
+			if reportDenied(f, r, u, w) {
 				return
 			}
 		}
 	}
 	server, named := outside(f, u)
-	if named && len(by) > 0 && tellDenied(f, r, u, server) {
+	if named && len(by) > 0 && reportDenied(f, r, u, server) {
 		return
 	}
 	if len(by) > 0 && len(u.Asks) == 0 && !named {
@@ -169,8 +173,8 @@ func reaches(f *facts.Facts, w wanted) facts.Answer {
 	return min(out, in)
 }
 
-// tellDenied reports a connection that policies deny or may deny. It returns false if policies allow the connection.
-func tellDenied(f *facts.Facts, r *engine.Result, u facts.Unreached, w wanted) bool {
+// reportDenied reports a connection that policies deny or may deny. It returns false if policies allow the connection.
+func reportDenied(f *facts.Facts, r *engine.Result, u facts.Unreached, w wanted) bool {
 	for _, d := range []networkingv1.PolicyType{networkingv1.PolicyTypeEgress, networkingv1.PolicyTypeIngress} {
 		let, by := f.Admits(d, w.Connection)
 		switch {

@@ -130,7 +130,7 @@ func denied(
 			fmt.Sprintf("%s.to[%d].namespaceSelector", field, m.at), "%s",
 			metav1.FormatLabelSelector(peer.NamespaceSelector)), labelsEvidence(f, w.To.Namespace))
 		issue.Fix = finding.Fix{
-			Text: "Select the namespace by a label that it has: every namespace has kubernetes.io/metadata.name. Kubernetes accepts selectors that select nothing.",
+			Text: "Select the namespace by a label that it has: every namespace has the label kubernetes.io/metadata.name. Kubernetes accepts selectors that select nothing.",
 			Commands: []string{patchPolicy(m.policy, "replace", fmt.Sprintf("%s/to/%d/namespaceSelector", rule, m.at),
 				byName(w.To.Namespace))},
 		}
@@ -142,7 +142,8 @@ func denied(
 		issue.Evidence = append(issue.Evidence,
 			finding.FieldEvidence(object, field+"."+peers, "%s", strings.Join(who, "; ")))
 		if d == networkingv1.PolicyTypeIngress {
-			issue.Title = fmt.Sprintf("the NetworkPolicy %s lets other clients reach %s, but not the pods of namespace %s",
+			issue.Title = fmt.Sprintf("the NetworkPolicy %s lets other clients reach %s, but not the pods in "+
+				"namespace %s",
 				m.policy.Name, w.name, u.Pod.Namespace)
 			issue.Evidence = append(issue.Evidence, labelsEvidence(f, u.Pod.Namespace))
 			issue.Fix = finding.Fix{
@@ -151,32 +152,33 @@ func denied(
 			}
 			break
 		}
-		issue.Title = fmt.Sprintf("the NetworkPolicy %s allows DNS, but not to the pods of the DNS server",
+		issue.Title = fmt.Sprintf("the NetworkPolicy %s allows DNS, but not to the DNS server's pods",
 			m.policy.Name)
 		issue.Fix = finding.Fix{
-			Text:     "Allow the pods of the DNS server.",
+			Text:     "Allow the DNS server's pods.",
 			Commands: []string{patchPolicy(m.policy, "add", rule+"/to/-", w.server())},
 		}
 	case missAll:
 		issue.Title = "NetworkPolicies restrict the pod's egress and do not let it reach " + w.name
 		if d == networkingv1.PolicyTypeIngress {
 			issue.Title = fmt.Sprintf(
-				"NetworkPolicies restrict ingress to the pods of %s and do not allow the pods of namespace %s",
+				"NetworkPolicies restrict ingress to the pods of %s and do not allow the pods in namespace %s",
 				w.name, u.Pod.Namespace,
 			)
 		}
 		issue.Fix = finding.Fix{
-			Text: "Add a policy that allows the connection, from a file: policies are additive.", Values: w.allow(d, by[0]),
+			Text: "Save a policy that allows the connection to a file, and apply it: policies are " +
+				"additive.", Values: w.allow(d, by[0]),
 			Commands: []string{"kubectl apply -f policy.yaml"},
 		}
 		if w.To.Outside {
-			issue.Fix.Text += " They know no names, so this one allows the port to all public addresses; narrow it to the " +
-				"server's, or put the policy into the chart that installs the others."
+			issue.Fix.Text += " Policies cannot contain host names, so this one allows the port for all public " +
+				"addresses; narrow it to the server's, or add the policy to the chart that installs the others."
 		}
 	}
 	if !w.dns && !w.To.Outside {
 		issue.Evidence = append(issue.Evidence, finding.Evidence{
-			Source: w.name + " .spec.ports", Text: fmt.Sprintf("port %d forwards to %s of the pods %s", w.port, listens,
+			Source: w.name + " .spec.ports", Text: fmt.Sprintf("port %d forwards to %s on the pods %s", w.port, listens,
 				metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: w.selector})),
 		})
 	}

@@ -223,7 +223,7 @@ func pullFix(f *facts.Facts, pod *corev1.Pod, p pulling) (string, finding.Fix) {
 		return "the node cannot resolve the name of the image's registry: the node's DNS server does not know the name",
 			finding.Fix{
 				Text: "Correct the image's name, " + p.image + ", or add " + host +
-					" to the DNS server of the nodes.",
+					" to the nodes' DNS server.",
 				Commands: append(resolve, facts.EditCommands(pod)...),
 			}
 	case "tls":
@@ -262,10 +262,11 @@ func pullFix(f *facts.Facts, pod *corev1.Pod, p pulling) (string, finding.Fix) {
 		if n := f.Node(pod.Spec.NodeName); n != nil && n.Distribution == facts.GKE &&
 			(strings.HasSuffix(registry, "gcr.io") || strings.HasSuffix(registry, ".pkg.dev")) {
 			fix = finding.Fix{
-				Text: "On GKE, nodes pull from " + registry + " as the service account of their node pool. Give it " +
-					"roles/artifactregistry.reader in the project of the image, and the node pool the scope devstorage.read_only " +
-					"or cloud-platform: pools of node auto-provisioning have only what its defaults say. A pull secret works " +
-					"too. Some registries report the same error if the image does not exist.",
+				Text: "On GKE, nodes pull from " + registry + " as the service account of their node pool. Grant the " +
+					"account roles/artifactregistry.reader in the image's project, and give the node pool the scope " +
+					"devstorage.read_only or cloud-platform: node pools that node auto-provisioning creates have " +
+					"only its defaults. A pull secret also works. Some registries report the same error if the image " +
+					"does not exist.",
 				Commands: []string{"gcloud container node-pools list", "gcloud container clusters list"},
 			}
 		}
@@ -276,7 +277,7 @@ func pullFix(f *facts.Facts, pod *corev1.Pod, p pulling) (string, finding.Fix) {
 		}
 	}
 	if fix, ok := operandFix(f, pod, p.image); ok {
-		return "the registry no longer has, or never had, an image that the GPU operator sets", fix
+		return "the registry no longer has, or never had, an image that the GPU operator uses", fix
 	}
 	return "the image does not exist in its registry", finding.Fix{
 		Text:     "Correct the name or tag of the image: " + p.image + ".",
@@ -304,15 +305,16 @@ func operandFix(f *facts.Facts, pod *corev1.Pod, image string) (finding.Fix, boo
 	spec, _, _ := unstructured.NestedMap(policy.Object, "spec")
 	if field := fieldWith(spec, ".spec", version); field != "" {
 		return finding.Fix{
-			Text: "The ClusterPolicy has the image in " + field + ": correct repository, image or version there (in " +
-				"the values of the operator's chart), or remove them, so that the operator uses its release's own.",
+			Text: "The ClusterPolicy sets the image in " + field + ": correct the repository, image or version " +
+				"(through the values of the operator's chart), or remove them, so that the operator uses its " +
+				"release's defaults.",
 			Commands: []string{shell.Command("kubectl get clusterpolicy %s -o yaml", policy.GetName())},
 		}, true
 	}
 	fix := finding.Fix{
-		Text: "The release of the GPU operator itself has this image, " + image + ", and the operator reverts a " +
-			"change to its DaemonSet. Upgrade the operator to a release whose images exist: NVIDIA removes old ones, " +
-			"such as those of CUDA, from nvcr.io. A pull secret does not help.",
+		Text: "The image " + image + " is the default in this release of the GPU operator, and the operator reverts " +
+			"changes to its DaemonSet. Upgrade the operator to a release whose images exist: NVIDIA removes old " +
+			"images, such as CUDA images, from nvcr.io. A pull secret does not help.",
 	}
 	if h, ok := facts.ReleaseOf(f, facts.ChartOperator); ok {
 		fix.Commands = []string{shell.Command("helm history %s -n %s", h.Name, h.Namespace)}

@@ -24,9 +24,9 @@ func excludedCheck() engine.Check {
 		Needs: []engine.Need{engine.NeedAPI},
 		Reads: "DaemonSets of GPU exporters with 0 desired pods, their node selector, affinity and tolerations, and labels " +
 			"and taints of GPU nodes",
-		Why: "A DaemonSet without a matching node has no pods and no events, and its chart installs successfully. The " +
-			"chart of dcgm-exporter does not tolerate the taint nvidia.com/gpu. DaemonSets of the GPU operator and of " +
-			"clouds, and clusters in which another DaemonSet monitors the GPUs, are ignored.",
+		Why: "A DaemonSet without a matching node has no pods and no events, and its chart installs successfully. " +
+			"The chart of dcgm-exporter does not tolerate the taint nvidia.com/gpu. DaemonSets of the GPU operator " +
+			"and of cloud providers, and clusters in which another DaemonSet monitors the GPUs, are ignored.",
 		Sources: []string{"dcgm-exporter#731"},
 		Run: func(f *facts.Facts, r *engine.Result) {
 			if r.Lacks(f, "api/daemonsets") || r.Lacks(f, "api/nodes") || r.Lacks(f, "api/pods") {
@@ -74,9 +74,9 @@ func checkExcluded(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet) {
 	object := finding.Object{Kind: "DaemonSet", Namespace: d.Namespace, Name: d.Name}
 	fix := scheduler.LetIn("GPU exporter", d, nearest)
 	if len(taints) > 0 {
-		fix.Text = "In the values of the chart or in the manifest, add to tolerations the keys of these taints of the " +
-			"GPU nodes, with operator Exists: " + facts.TaintsText(taints) + ". In a chart, the list replaces the " +
-			"default: repeat the tolerations that the DaemonSet has. Leave the taints on the nodes."
+		fix.Text = "In the chart's values or in the manifest, add tolerations with the operator Exists for the keys " +
+			"of these taints on the GPU nodes: " + facts.TaintsText(taints) + ". In a chart, the list replaces the " +
+			"default, so repeat the tolerations that the DaemonSet already has. Leave the taints on the nodes."
 		fix.Commands = []string{
 			shell.Command("kubectl get daemonset %s -n %s -o jsonpath='{.spec.template.spec.tolerations}'", d.Name,
 				d.Namespace),

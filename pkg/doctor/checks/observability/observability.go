@@ -31,11 +31,13 @@ func Checks() []engine.Check {
 func dcgmLabelsCheck() engine.Check {
 	return engine.Check{
 		ID: "obs.dcgm-labels", Layer: finding.LayerObservability,
-		Title: "GPU metrics are not scraped, or do not show their pods",
+		Title: "GPU metrics are not scraped, or have no pod labels",
 		Needs: []engine.Need{engine.NeedAPI},
 		Reads: "ServiceMonitors for dcgm-exporter, selectors of the Prometheus resources, labels of namespaces, and environment and volumes of dcgm-exporter's pods",
-		Why: "The Prometheus operator configures scraping of the ServiceMonitors and namespaces that a Prometheus selects. dcgm-exporter maps GPUs to pods only with DCGM_EXPORTER_KUBERNETES=true " +
-			"and the kubelet's pod-resources directory, and by the IDs under which the node's device plugin registers them. Other ways to scrape need no ServiceMonitor, so a missing one is not an error.",
+		Why: "The Prometheus operator configures scraping of the ServiceMonitors and namespaces that a Prometheus " +
+			"selects. dcgm-exporter maps GPUs to pods only if DCGM_EXPORTER_KUBERNETES=true is set, the kubelet's " +
+			"pod-resources directory is mounted, and it uses the same kind of GPU IDs as the node's device plugin. " +
+			"Other ways to scrape need no ServiceMonitor, so a missing one is not an error.",
 		Doc: "https://docs.nvidia.com/datacenter/cloud-native/gpu-telemetry/latest/kube-prometheus.html",
 		Sources: []string{"gpu-operator#305", "gpu-operator#363", "gpu-operator#2009", "dcgm-exporter#85",
 			"dcgm-exporter#138", "dcgm-exporter#150", "dcgm-exporter#342", "dcgm-exporter#27",
@@ -88,7 +90,7 @@ func checkPodLabels(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 			continue
 		}
 		found := finding.Finding{Object: facts.PodObject(pod), Severity: finding.Info,
-			Title: "dcgm-exporter is not configured to show the pod of a metric",
+			Title: "dcgm-exporter is not configured to add pod labels to its metrics",
 			Evidence: []finding.Evidence{
 				finding.FieldEvidence(
 					facts.PodObject(pod), ".spec.containers["+c.Name+"].env", "no DCGM_EXPORTER_KUBERNETES=true",
@@ -104,7 +106,8 @@ func checkPodLabels(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 		}
 		if on {
 			found.Severity, found.Title = finding.Warning,
-				"dcgm-exporter cannot show the pod of a metric: it does not mount the kubelet's pod-resources"
+				"dcgm-exporter cannot add pod labels to its metrics: it does not mount the kubelet's pod-resources "+
+					"directory"
 			found.Evidence = []finding.Evidence{
 				finding.FieldEvidence(
 					facts.PodObject(pod), ".spec.volumes", "no hostPath %s/pod-resources", kubeletRootOf(f, pod),
@@ -155,9 +158,9 @@ func otherIDs(f *facts.Facts, pod *corev1.Pod, c *corev1.Container) (finding.Fin
 	if want == "" || value == want {
 		return finding.Finding{}, false
 	}
-	how, instead := "by UUID, and Google's", "by the name of the device"
+	how, instead := "by UUID, but Google's", "by device name"
 	if want == "uid" {
-		how, instead = "by the name of the device, and NVIDIA's", "by UUID"
+		how, instead = "by device name, but NVIDIA's", "by UUID"
 	}
 	var commands []string
 	if pod.Labels["app"] != "nvidia-dcgm-exporter" { // the GPU operator would revert the change
@@ -167,17 +170,17 @@ func otherIDs(f *facts.Facts, pod *corev1.Pod, c *corev1.Container) (finding.Fin
 	}
 	return finding.Finding{
 		Object: facts.PodObject(pod), Severity: finding.Warning,
-		Title: "dcgm-exporter cannot show the pod of a metric: it looks for GPUs " + how +
+		Title: "dcgm-exporter cannot add pod labels to its metrics: it looks up GPUs " + how +
 			" device plugin registers them " + instead,
 		Evidence: []finding.Evidence{
 			finding.FieldEvidence(
 				facts.PodObject(pod), ".spec.containers["+c.Name+"].env", "not %s=%s", variable, want,
 			),
-			finding.FieldEvidence(n.Object(), "pods of the device plugin", "image %s", image),
+			finding.FieldEvidence(n.Object(), "device plugin pods", "image %s", image),
 		},
 		Fix: finding.Fix{
-			Text: "Set " + variable + "=" + want + " in the environment of dcgm-exporter (extraEnv in the values of its Helm " +
-				"chart, dcgmExporter.env in those of the GPU operator). Do not install a second device plugin.",
+			Text: "Set " + variable + "=" + want + " in the environment of dcgm-exporter (extraEnv in its Helm " +
+				"values, dcgmExporter.env in the GPU operator's). Do not install a second device plugin.",
 			Commands: commands,
 		},
 	}, true
@@ -201,8 +204,8 @@ func checkMonitors(f *facts.Facts, r *engine.Result, exporter *corev1.Pod) {
 	if len(monitors) == 0 {
 		r.Add(finding.Finding{
 			Severity: finding.Info, Confidence: finding.Possible, Object: facts.PodObject(exporter),
-			Title: "no ServiceMonitor selects dcgm-exporter, so Prometheus has no GPU metrics unless something else scrapes it " +
-				"(the GPU Operator creates one with dcgmExporter.serviceMonitor.enabled=true)",
+			Title: "no ServiceMonitor selects dcgm-exporter, so Prometheus has no GPU metrics unless something else " +
+				"scrapes it (the GPU operator creates one with dcgmExporter.serviceMonitor.enabled=true)",
 			Evidence: []finding.Evidence{finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "ServiceMonitors",
 				"%d, none for dcgm-exporter",
 				len(f.ServiceMonitors))},
@@ -235,7 +238,7 @@ func checkMonitors(f *facts.Facts, r *engine.Result, exporter *corev1.Pod) {
 			},
 			why[:min(len(why), 3)]...,
 		)
-		fix := finding.Fix{Text: "Add the labels that the Prometheus selects to the ServiceMonitor."}
+		fix := finding.Fix{Text: "Add to the ServiceMonitor the labels that the Prometheus resource selects."}
 		if wants, _, _ := unstructured.NestedStringMap(
 			f.Prometheuses[0].Object, "spec", "serviceMonitorSelector", "matchLabels",
 		); len(wants) > 0 {
@@ -344,7 +347,8 @@ func checkDCGM(f *facts.Facts, r *engine.Result, pod *corev1.Pod, t facts.PodTro
 	}
 	if killed, limit := dcgmOutOfMemory(pod); killed {
 		found.Title = "dcgm-exporter needs more memory than its limit"
-		found.Cause = "The kernel killed it at the limit. It needs more with each GPU and each metric."
+		found.Cause = "The kernel killed it when it reached the limit. It needs more memory for each GPU and each " +
+			"metric."
 		found.Evidence = append(found.Evidence,
 			finding.FieldEvidence(
 				facts.PodObject(pod), ".spec.containers[].resources.limits.memory", "%s", words.OrNone(limit),
@@ -383,7 +387,7 @@ func checkDCGM(f *facts.Facts, r *engine.Result, pod *corev1.Pod, t facts.PodTro
 		}
 		found.Title, found.Evidence = known.title, append([]finding.Evidence{e}, found.Evidence...)
 		found.Fix = finding.Fix{Text: known.fix, Commands: []string{shell.Command(
-			"kubectl describe %s -n %s # DCGM_EXPORTER_COLLECTORS names the file of metrics", facts.OwnerOf(pod),
+			"kubectl describe %s -n %s # DCGM_EXPORTER_COLLECTORS names the metrics file", facts.OwnerOf(pod),
 			pod.Namespace,
 		)}}
 		r.Add(found)

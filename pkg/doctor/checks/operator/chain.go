@@ -52,10 +52,14 @@ func initChainCheck() engine.Check {
 		Title: "the startup chain of the GPU operator's pods is blocked",
 		// A driver that is still being built also explains other findings.
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs, engine.NeedNode}, InfoExplains: true,
-		Reads: "the init containers driver-validation, toolkit-validation, cuda-validation and plugin-validation of the operator's pods on each GPU node, the containers of the " +
-			"driver's and the toolkit's pods, their last log lines, and the files in /run/nvidia/validations",
-		Why: "Each operand waits in an init container until the previous link has written its file: driver, container toolkit, CUDA, device plugin. One broken link therefore blocks " +
-			"all later pods. Only the first broken link is reported. The driver never comes if the label nvidia.com/gpu.deploy.driver=false keeps it off the node. A driver may take 20 minutes, the limit of its startup probe, and everything else 2 minutes.",
+		Reads: "the init containers driver-validation, toolkit-validation, cuda-validation and plugin-validation of " +
+			"the operator's pods on each GPU node, the containers in the driver and toolkit pods, their last log " +
+			"lines, and the files in /run/nvidia/validations",
+		Why: "Each operand waits in an init container until the previous link has written its file: driver, " +
+			"container toolkit, CUDA, device plugin. One broken link therefore blocks all later pods. Only the first " +
+			"broken link is reported. The driver never starts if the label nvidia.com/gpu.deploy.driver=false keeps " +
+			"it off the node. The driver may take 20 minutes, the limit of its startup probe, and any other step 2 " +
+			"minutes.",
 		Explains: blocked(),
 		ExplainsAs: map[string][]string{
 			ofDriver: blocked("rt.handler-missing"), ofLabel: blocked("rt.handler-missing", "op.deploy-label-off"),
@@ -107,21 +111,21 @@ func checkMarker(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 			}
 			found := finding.Finding{
 				Object: n.Object(), Confidence: finding.Likely, As: ofLabel,
-				Title: "the GPU operator's pods wait for its driver container, which a label keeps off the node",
-				Cause: "The ClusterPolicy has the operator manage drivers. If its validation finds no driver on the " +
-					"host, it waits for what the driver container makes: the file .driver-ctr-ready in " +
-					"/run/nvidia/validations, and the driver's root in /run/nvidia/driver. On this node, nothing " +
-					"makes them.",
+				Title: "the GPU operator's pods are waiting for its driver container, which a label keeps off the node",
+				Cause: "The ClusterPolicy lets the operator manage drivers. If the operator's validation finds no " +
+					"driver on the host, it waits for what the driver container creates: the file .driver-ctr-ready " +
+					"in /run/nvidia/validations, and the driver's root in /run/nvidia/driver. On this node, nothing " +
+					"creates them.",
 				Evidence: append(facts.LabelEvidence(n, "nvidia.com/gpu.deploy.driver"), finding.Evidence{
 					Source: "ClusterPolicy " + policy.GetName() + " .spec.driver.enabled", Text: "true, or not set",
 				}),
 				Fix: finding.Fix{
-					Text: "Find out what should install the driver of this node, and whether nvidia-smi works there. " +
-						"If another program installs it, let that program also create " +
+					Text: "Find out what should install the driver on this node, and whether nvidia-smi works there. " +
+						"If another program installs the driver, let that program also create " +
 						"/run/nvidia/validations/.driver-ctr-ready and mount the driver's root (/ for a driver on " +
-						"the host) at /run/nvidia/driver. If all GPU nodes have such drivers, disable the operator's " +
-						"(driver.enabled=false). Remove the label only if the node should get the operator's driver, " +
-						"and has no other.",
+						"the host) at /run/nvidia/driver. If this applies to all GPU nodes, disable the operator's " +
+						"driver (driver.enabled=false). Remove the label only if the node has no other driver and " +
+						"should get the operator's.",
 					Commands: []string{
 						shell.Command("kubectl logs %s -n %s -c %s --tail=5", pod.Name, pod.Namespace, s.Name),
 						shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name),
@@ -172,8 +176,9 @@ func checkChain(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		case state == linkStarting:
 			r.Add(finding.Finding{
 				Severity: finding.Info, Confidence: finding.Likely, Object: n.Object(), Evidence: t.Evidence, As: as,
-				Title: "the GPU operator is still starting its " + l.name + ", and the other operands wait for it",
-				Fix:   finding.Fix{Text: "Wait: compiling a driver takes up to 20 minutes."},
+				Title: "the GPU operator is still starting its " + l.name + ", and the other operands are " +
+					"waiting for it",
+				Fix: finding.Fix{Text: "Wait: compiling a driver takes up to 20 minutes."},
 			})
 			return
 		}
@@ -276,7 +281,7 @@ func (l link) justMade(f *facts.Facts, n *facts.Node) bool {
 func (l link) finding(f *facts.Facts, n *facts.Node, t facts.PodTrouble) finding.Finding {
 	found := finding.Finding{
 		Object: n.Object(), Evidence: t.Evidence, Confidence: finding.Likely,
-		Title: "the GPU operator's pods wait for the " + l.name + ", the first broken link of the startup chain",
+		Title: "the GPU operator's pods are waiting for the " + l.name + ", the first broken link in the startup chain",
 		Fix:   l.fix(f, t),
 	}
 	if l.file == "toolkit-ready" && slices.Contains(
@@ -284,8 +289,9 @@ func (l link) finding(f *facts.Facts, n *facts.Node, t facts.PodTrouble) finding
 	) && len(t.Evidence) > 0 {
 		_, message, _ := strings.Cut(t.Evidence[0].Text, ": ")
 		found.Title = "containers with GPUs cannot be created on the node: " + words.Clip(message)
-		found.Fix.Text = "Correct what the message names: the runtime or a hook of the node rejects the first container that " +
-			"gets a GPU, and the operator's other pods wait for it. The toolkit is installed."
+		found.Fix.Text = "Fix the cause that the message names: the runtime or a hook on the node rejects the first " +
+			"container that gets a GPU, and the operator's other pods are waiting for this container. The toolkit is " +
+			"installed."
 	}
 	if !t.Waits && t.Reason != "StartError" && !strings.Contains(t.Reason, "ContainerError") &&
 		!strings.Contains(t.Reason, "Image") {
@@ -342,16 +348,16 @@ func (l link) fix(f *facts.Facts, t facts.PodTrouble) finding.Fix {
 		if len(f.Component(facts.Driver)) > 0 {
 			return finding.Fix{Text: text, Commands: see}
 		}
-		text = "The operator does not install a driver here, so the node must have one: run nvidia-smi on the node, and install " +
-			"a driver if there is none."
+		text = "The operator does not install a driver here, so the node must have one: run nvidia-smi on the node, " +
+			"and install a driver if it has none."
 		if _, ok := facts.ClusterPolicy(f); ok && !facts.PolicyOff(f, "driver") {
-			text = "The operator is told to install the driver and has made no pod for it. Its log tells why; correct that first. " +
-				"Installing a driver by hand does not help."
+			text = "The operator is configured to install the driver, but has created no pod for it. First fix the " +
+				"cause that the operator's log shows. Installing a driver manually does not help."
 			see = append([]string{facts.OperatorLog(f)}, see...)
 		}
 		if _, works := facts.LogEvidence(f, pod, "| NVIDIA-SMI "); works {
-			text = "The driver of the node works: the validation printed what nvidia-smi shows, and fails after " +
-				"that. Correct what its message names. Another driver does not help."
+			text = "The node's driver works: the validation printed the output of nvidia-smi, and failed afterwards. " +
+				"Fix the cause that its message names. Another driver does not help."
 		}
 		return finding.Fix{Text: text, Commands: see}
 	case "toolkit-ready":
@@ -361,7 +367,7 @@ func (l link) fix(f *facts.Facts, t facts.PodTrouble) finding.Fix {
 		}
 	case "cuda-ready":
 		return finding.Fix{
-			Text:     "A simple CUDA program fails on the node although the driver and toolkit are ready. Its log has the CUDA error; on nodes with NVSwitches, check the Fabric Manager first.",
+			Text:     "A simple CUDA program fails on the node although the driver and toolkit are ready. Its log contains the CUDA error; on nodes with NVSwitches, check the Fabric Manager first.",
 			Commands: see,
 		}
 	}

@@ -20,7 +20,7 @@ func migManagerCheck() engine.Check {
 		From:  []string{"api/pods"},
 		Title: "the MIG manager could not partition a node's GPUs as requested",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-		Reads: "labels nvidia.com/mig.config and nvidia.com/mig.config.state of nodes, and the log of the node's MIG manager",
+		Reads: "node labels nvidia.com/mig.config and nvidia.com/mig.config.state, and the log of the node's MIG manager",
 		Why: "The MIG manager reports the state of the requested configuration in a node label. It fails if a process uses a GPU, if the GPU does not support the configuration, or if a " +
 			"required reboot does not happen. A configuration that is being applied is not an error.",
 		Explains: facts.GPULost("sched.node-selector", "sched.wrong-resource-name", "mig.strategy-mismatch", "dp.none",
@@ -141,7 +141,7 @@ func gfdCheck() engine.Check {
 		Layer: finding.LayerOperator,
 		Title: "GPU feature discovery runs, but its labels are missing",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-		Reads: "label nvidia.com/gpu.product of nodes on which GPU feature discovery runs, its log, and that of NFD's master",
+		Reads: "label nvidia.com/gpu.product of nodes that run GPU feature discovery, and the logs of GPU feature discovery and NFD's master",
 		Why: "GPU feature discovery passes its labels to NFD. It finds no GPU if it starts before the driver is ready, and NFD rejects labels in namespaces that are not configured. " +
 			"Workloads that select nodes by GPU model then match no node. A cluster without feature discovery needs no labels.",
 		Explains: []string{"sched.node-selector"},

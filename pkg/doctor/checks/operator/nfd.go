@@ -27,7 +27,7 @@ func pciLabels() []string {
 func nfdCheck() engine.Check {
 	return engine.Check{
 		ID: "nfd.labels", Layer: finding.LayerOperator,
-		Title: "GPU nodes lack the labels of node feature discovery that GPU software selects",
+		Title: "GPU nodes lack the node feature discovery labels that GPU software selects",
 		Needs: []engine.Need{engine.NeedAPI},
 		Reads: "labels feature.node.kubernetes.io/pci-*10de.present of nodes that advertise no GPU, the ClusterPolicy's condition, the DaemonSets of node feature discovery and of the device plugin, " +
 			"taints and tolerations",
@@ -124,7 +124,8 @@ func wantsLabels(d *appsv1.DaemonSet) bool {
 func nfdFinding(f *facts.Facts, n *facts.Node, who finding.Evidence) finding.Finding {
 	found := finding.Finding{
 		Confidence: finding.Likely, Object: n.Object(), Nodes: []string{n.Name},
-		Title: "the node has no label of node feature discovery for NVIDIA devices, so GPU software does not run on it",
+		Title: "the node has no label from node feature discovery for NVIDIA devices, so GPU software does not run " +
+			"on it",
 		Evidence: []finding.Evidence{
 			who, finding.FieldEvidence(n.Object(), ".metadata.labels", "missing: %s", strings.Join(pciLabels(), ", ")),
 		},
@@ -138,11 +139,12 @@ func nfdFinding(f *facts.Facts, n *facts.Node, who finding.Evidence) finding.Fin
 	}
 	switch {
 	case other != "":
-		tellOtherForm(n, other, workers, &found)
+		describeOtherForm(n, other, workers, &found)
 		if len(known) > 0 {
 			found.Cause = "This release of the GPU operator finds GPU nodes only by a label with the vendor alone; " +
-				"since 1.2, class and vendor are enough as well. sources.pci.deviceLabelFields in the configuration " +
-				"of NFD's worker decides which fields the labels have, by default class and vendor."
+				"since 1.2, a label with class and vendor also works. sources.pci.deviceLabelFields in the " +
+				"configuration of NFD's worker determines which fields the labels contain (by default, class and " +
+				"vendor)."
 		}
 	case len(workers) == 0:
 		found.Fix = finding.Fix{
@@ -196,19 +198,19 @@ func nfdFinding(f *facts.Facts, n *facts.Node, who finding.Evidence) finding.Fin
 	return found
 }
 
-// tellOtherForm describes a node whose GPU label consists of different fields than the labels that GPU software
+// describeOtherForm describes a node whose GPU label consists of different fields than the labels that GPU software
 // selects.
-func tellOtherForm(n *facts.Node, label string, workers []*appsv1.DaemonSet, found *finding.Finding) {
-	found.Title = "node feature discovery labels the node's GPU in a form that GPU software does not select, so " +
-		"none runs on the node"
+func describeOtherForm(n *facts.Node, label string, workers []*appsv1.DaemonSet, found *finding.Finding) {
+	found.Title = "node feature discovery labels the node's GPU in a form that GPU software does not select, so no " +
+		"GPU software runs on the node"
 	found.Evidence = append(found.Evidence, finding.FieldEvidence(n.Object(), ".metadata.labels", "%s=%s", label,
 		n.Labels[label]))
-	found.Cause = "sources.pci.deviceLabelFields in the configuration of NFD's worker decides which fields the " +
-		"labels of PCI devices have. The GPU operator looks for the vendor alone, or for class and vendor."
+	found.Cause = "sources.pci.deviceLabelFields in the configuration of NFD's worker determines which fields the " +
+		"labels of PCI devices contain. The GPU operator looks for the vendor alone, or for class and vendor."
 	found.Fix = finding.Fix{
 		Text: "Set sources.pci.deviceLabelFields to [vendor] in the configuration of NFD's worker (with the NFD " +
-			"operator, in the resource NodeFeatureDiscovery, .spec.workerConfig). If other software, such as " +
-			"another vendor's GPU operator, needs the labels as they are, keep them and add the missing one, by a " +
+			"operator, in the resource NodeFeatureDiscovery, .spec.workerConfig). If other software, such as another " +
+			"vendor's GPU operator, needs the labels as they are, keep them and add the missing label with a " +
 			"NodeFeatureRule or manually (last command). Nothing else has to be installed or changed.",
 	}
 	for _, d := range workers {
@@ -306,7 +308,7 @@ func checkPolicyLabels(f *facts.Facts, r *engine.Result) {
 		}
 		if c.reason == "NFDLabelsMissing" {
 			found.Confidence = finding.Certain
-			found.Title = "no node has a label of node feature discovery, so the GPU operator finds no GPU"
+			found.Title = "no node has a label from node feature discovery, so the GPU operator finds no GPU"
 			found.Severity = finding.Warning
 			if waiting {
 				found.Severity = finding.Error

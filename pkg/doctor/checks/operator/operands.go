@@ -17,8 +17,8 @@ func operandCheck() engine.Check {
 		ID: "op.operand-failing", Symptom: engine.Explained, Layer: finding.LayerOperator,
 		Title: "a pod of the GPU software does not become ready",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-		Reads: "state, last state and restarts of all containers of the driver, toolkit, feature discovery, DCGM, MIG manager, MPS, validator, operator, NFD and DRA pods, their newest warning, and the " +
-			"end of their logs",
+		Reads: "state, last state and restarts of all containers in the driver, toolkit, feature discovery, DCGM, " +
+			"MIG manager, MPS, validator, operator, NFD and DRA pods, their newest warning, and the end of their logs",
 		Why: "A symptom, reported in case no other check finds the cause. Pods that have been starting for less than 2 minutes (the driver: 20), have terminated, or are being " +
 			"deleted are ignored.",
 		Explains: []string{"op.clusterpolicy", "gfd.labels", "wl.cuda-vs-driver", "dra.unallocatable"},

@@ -132,7 +132,7 @@ func checkPolicy(f *facts.Facts, r *engine.Result, u unstructured.Unstructured) 
 		found.Severity, found.Confidence = finding.Info, finding.Likely
 		found.Title = "the GPU operator is not ready while it upgrades drivers"
 	} else if e, ok := reconcileError(f); ok {
-		tellReconcileError(f, e, &found)
+		describeReconcileError(f, e, &found)
 	}
 	r.Add(found)
 }
@@ -158,9 +158,9 @@ var (
 	reconcileReason = regexp.MustCompile(`"error": ?"((?:[^"\\]|\\.)+)"`)
 )
 
-// tellReconcileError completes the finding about an operator that cannot apply its configuration. The operator creates
-// objects in order and stops at the first error, so a missing device plugin is a consequence.
-func tellReconcileError(f *facts.Facts, e finding.Evidence, found *finding.Finding) {
+// describeReconcileError completes the finding about an operator that cannot apply its configuration. The operator
+// creates objects in order and stops at the first error, so a missing device plugin is a consequence.
+func describeReconcileError(f *facts.Facts, e finding.Evidence, found *finding.Finding) {
 	found.Severity, found.Title = finding.Error, "the GPU operator cannot apply its configuration"
 	found.Evidence = append(found.Evidence, e)
 	if m := reconcileReason.FindStringSubmatch(e.Text); m != nil {
@@ -183,10 +183,12 @@ func deployLabelCheck() engine.Check {
 		Title: "labels keep the GPU operator's pods off a node",
 		Needs: []engine.Need{engine.NeedAPI}, InfoExplains: true, // the labels and their consequences are intentional
 		Reads: "labels nvidia.com/gpu.deploy.* and nvidia.com/gpu.workload.config of GPU nodes",
-		Why: "nvidia.com/gpu.deploy.operands=false keeps all operands off the node, the label of one operand keeps that operand off, and a workload configuration for virtual machines withholds GPUs " +
-			"from containers. A change of MIG or vGPU devices pauses operands with them: an error if the pod that makes the " +
-			"change waits for the paused operands. The labels are otherwise usually intentional, so the finding is Info, " +
-			"but a warning if pods wait for GPUs, and an error if no node is left for the pods.",
+		Why: "nvidia.com/gpu.deploy.operands=false keeps all operands off the node, the label of one operand keeps " +
+			"that operand off, and a workload configuration for virtual machines withholds GPUs from containers. A " +
+			"change of MIG or vGPU devices uses these labels to pause operands, which is an error if the pod that " +
+			"makes the change is itself waiting for the paused operands. Otherwise, the labels are usually " +
+			"intentional, so the finding is Info, a warning if pods are waiting for GPUs, or an error if no node is " +
+			"left for the pods.",
 		Explains: facts.GPULost("dp.none", "dp.capacity-zero", "gfd.labels"),
 		// If the device plugin runs on the node, the user has installed the other components, too.
 		ExplainsAs: map[string][]string{
@@ -253,15 +255,15 @@ func checkLeftPaused(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 	}
 	found := finding.Finding{
 		Object: n.Object(), Confidence: finding.Likely, Severity: finding.Error, As: leftPaused,
-		Title: "operands of the GPU operator are paused on the node by its labels, and the pod that would resume them waits",
-		Cause: "A change of the GPUs was interrupted after it had paused them. The pod that makes such changes starts " +
-			"only when they run again, so this does not end by itself.",
+		Title: "labels on the node pause operands of the GPU operator, and the pod that would resume them is waiting",
+		Cause: "A change to the GPUs was interrupted after it had paused the operands. The pod that makes such " +
+			"changes starts only when the operands are running again, so the problem does not resolve itself.",
 		Evidence: append(facts.LabelEvidence(n, labels...), finding.FieldEvidence(facts.PodObject(pod), ".status",
 			"%s since %s, in an init container", pod.Status.Phase, pod.CreationTimestamp.UTC().Format(time.RFC3339))),
 		Fix: finding.Fix{
-			Text: "If the pod still waits and the labels are unchanged, set them to true: the operator then starts the " +
-				"operands, and the pod continues. Neither the driver nor the node needs a restart. For a permanent fix, " +
-				"update the GPU operator to a release that resumes them itself.",
+			Text: "If the pod is still waiting and the labels have not changed, set them to true; the operator then " +
+				"starts the operands, and the pod continues. Neither the driver nor the node needs a restart. For a " +
+				"permanent fix, update the GPU operator to a release that resumes the operands automatically.",
 			Commands: []string{
 				shell.Command("kubectl get pods -n %s -o wide --field-selector spec.nodeName=%s", pod.Namespace, n.Name),
 				shell.Command(resume, args...),
@@ -377,7 +379,7 @@ func checkOperatorLog(f *facts.Facts, r *engine.Result) {
 		}
 		r.Add(finding.Finding{
 			Severity: severity, Confidence: finding.Likely, Object: facts.PodObject(pod),
-			Title: "the operator requires a kind or a field that the cluster's CRDs do not have",
+			Title: "the operator requires a kind or a field that the cluster's CRDs do not define",
 			Evidence: []finding.Evidence{
 				e, finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "CRDs", "%s", strings.Join(f.CRDs, ", ")),
 			},
@@ -403,7 +405,7 @@ func checkTags(f *facts.Facts, r *engine.Result) {
 					finding.FieldEvidence(facts.PodObject(operator), ".spec.containers[].image", "%s", image),
 					finding.FieldEvidence(facts.PodObject(validator), ".spec.containers[].image", "%s", other),
 				},
-				Fix: finding.Fix{Text: "The operands follow an upgrade of the operator. If they do not, the ClusterPolicy pins old versions (spec.validator.version).",
+				Fix: finding.Fix{Text: "The operator also upgrades its operands. If it does not, the ClusterPolicy pins old versions (spec.validator.version).",
 					Commands: []string{"kubectl get clusterpolicies -o yaml"}},
 			})
 			return

@@ -13,7 +13,7 @@ import (
 func restartsCheck() engine.Check {
 	return engine.Check{
 		ID: "op.restarts", Symptom: engine.Explained, Layer: finding.LayerOperator,
-		Title: "a pod of the GPU software runs, but fails again and again",
+		Title: "a pod of the GPU software is running, but fails repeatedly",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "restarts, last state and age of ready pods of the device plugin, the operator, its operands, NFD and the " +
 			"DRA driver; the log of their previous instance",
@@ -35,10 +35,10 @@ func restartsCheck() engine.Check {
 
 func checkRestarts(f *facts.Facts, r *engine.Result, c facts.Component, pod *corev1.Pod) {
 	found, ok := f.RestartFinding(pod, facts.RestartWords{
-		Fails:  fmt.Sprintf("a pod of the %s fails again and again, and runs in between", c),
-		Killed: fmt.Sprintf("the kernel kills a pod of the %s again and again for lack of memory", c),
-		KilledFix: "Raise the container's memory limit in the values of the chart, or in the object, that creates " +
-			"the pod. If the container has no memory limit, the node itself ran out of memory.",
+		Fails:  fmt.Sprintf("a pod of the %s fails repeatedly, and runs in between", c),
+		Killed: fmt.Sprintf("the kernel repeatedly kills a pod of the %s, because it runs out of memory", c),
+		KilledFix: "Raise the container's memory limit in the chart's values, or in the object that creates the pod. " +
+			"If the container has no memory limit, the node itself ran out of memory.",
 	})
 	if !ok {
 		r.Pass(facts.PodObject(pod))
