@@ -233,9 +233,9 @@ func (l *Lab) compare(
 
 // Reasons why a difference is not reverted.
 var (
-	errWhose = errors.New("not reverted: the candidate or another user may have changed it")
+	errWhose = errors.New("not reverted: the candidate or another user may have created or changed it")
 	errAsked = errors.New(
-		"not reverted without --restore: the scenario names it, but other users may have changed it",
+		"not reverted without --restore: the scenario names it, but other users may have created or changed it",
 	)
 )
 
