@@ -60,7 +60,7 @@ func TestWhoServesPods(t *testing.T) {
 			newBench().node("a", 2, gives("gpu.intel.com/i915", 5, 5)).
 				pod("server", "a", 0, wants("gpu.intel.com/i915", 5)).
 				pod("p", "", 0, wants("gpu.intel.com/i915", 1)),
-			"wl.other-accelerator error", "other pods hold all 5 units of gpu.intel.com/i915",
+			"wl.other-accelerator error", "other pods hold the entire capacity of gpu.intel.com/i915: 5",
 		},
 		"what the nodes lack is named": {
 			newBench().node("a", 2, gives("rdma/hca", 1, 0)).pod("p", "", 1, func(p *corev1.Pod) {

@@ -82,7 +82,8 @@ func TestAMessageThatExplainsItself(t *testing.T) {
 			"The cause is unknown", `The message suggests (verify this before you follow it): "Please upgrade to version 2". Read the log.`,
 		},
 		"only a requirement": {
-			[]string{"AssertionError: head_dim must be divisible by 8"}, "one of them describes the problem", "Read the log",
+			[]string{"AssertionError: head_dim must be divisible by 8"}, "one of them describes the problem",
+			"Read the log",
 		},
 		"neither": {[]string{"KeyError: 'rope'"}, "The cause is unknown", "Read the log"},
 	} {

@@ -47,7 +47,7 @@ func checkQueued(f *facts.Facts, r *engine.Result) {
 				"queue", Severity: finding.Error, Confidence: finding.Likely,
 			Evidence: q.Evidence, PodScope: append(slices.Clone(q.Pods), q.Object.String()),
 			Fix: finding.Fix{
-				Text: "See the conditions of the work and of its queue, and the log of the controller that admits it.",
+				Text: "Check the conditions of the work and of its queue, and the log of the controller that admits work.",
 				Commands: []string{shell.Command("kubectl -n %s get %s %s -o yaml", q.Object.Namespace, q.Resource,
 					q.Object.Name)},
 			},

@@ -315,8 +315,8 @@ func describeHolders(f *facts.Facts, pod *corev1.Pod, name corev1.ResourceName, 
 	if all == 0 || used < all {
 		return
 	}
-	issue.Title = fmt.Sprintf("other pods hold all %d units of %s", all, name)
-	issue.Cause = "The plugin works and advertises the resource, but no units are free."
+	issue.Title = fmt.Sprintf("other pods hold the entire capacity of %s: %d", name, all)
+	issue.Cause = "The plugin works and advertises the resource, but all of it is in use."
 	issue.Evidence = append(holders[:min(len(holders), words.Few)], issue.Evidence...)
 	issue.Fix = finding.Fix{
 		Text: "Reduce the requests of the pods that hold them: if a device is shared, one share already gives access " +

@@ -37,7 +37,8 @@ func TestFixesChangeSomething(t *testing.T) {
 			facts.EditCommands(pod("ReplicaSet", "web-abc")), []string{"kubectl -n ml edit deployment web"},
 		},
 		"a Job": {facts.EditCommands(pod("Job", "j")), []string{
-			"# the template of a Job is immutable: correct the manifest, then delete and recreate Job j in namespace ml",
+			"# the template of a Job is immutable: correct the manifest, then delete and recreate Job j in namespace " +
+				"ml",
 		}},
 		"a Job of a JobSet": {facts.EditCommands(func() *corev1.Pod {
 			p := pod("Job", "set-job-0")
