@@ -62,7 +62,7 @@ type Options struct {
 	Context string // context in the kubeconfig
 	// APIOnly is set if no node will be read.
 	APIOnly bool
-	// NoLogs and NoImages skip the logs of pods, and the queries to registries.
+	// NoLogs skips pod logs. NoImages skips queries to registries.
 	NoLogs, NoImages bool
 	// Keep selects additional pods to keep; nil for none.
 	Keep func(*corev1.Pod) bool
@@ -78,8 +78,7 @@ const (
 	pageSize = 500
 	// pageTimeout is the timeout of one page of a list.
 	pageTimeout = time.Minute
-	// parallelLists is the number of concurrent lists. API priority and fairness gives each client only a few
-	// seats.
+	// parallelLists is the number of concurrent lists. API priority and fairness allows each client only a few.
 	parallelLists = 4
 )
 
@@ -101,7 +100,7 @@ type collector struct {
 }
 
 // Collect collects a snapshot. It fails only if ctx is done, the API server is unreachable or does not authenticate the
-// user, or neither nodes nor pods can be listed. Any other error is recorded in Missing. progress may be called
+// user, or neither nodes nor pods can be listed. All other errors are recorded in Missing. progress may be called
 // concurrently, and may be nil.
 func Collect(ctx context.Context, cluster Cluster, options Options, progress func(string)) (*snapshot.Snapshot, error) {
 	if progress == nil {
@@ -198,7 +197,7 @@ func (c *collector) middle(ctx context.Context) error {
 // top collects the objects that depend on the relevant pods.
 func (c *collector) top(ctx context.Context) error {
 	c.keeper.pods(c.s.Pods)
-	c.progress(fmt.Sprintf("listing events (pods: %d, of interest: %d)", c.s.Meta.PodsSeen, len(c.s.Pods)))
+	c.progress(fmt.Sprintf("listing events (pods: %d, relevant: %d)", c.s.Meta.PodsSeen, len(c.s.Pods)))
 	return c.together(ctx,
 		func(ctx context.Context) {
 			c.s.Events = listed(ctx, c, "api/events",

@@ -93,7 +93,7 @@ func event(about, name, kind, reason string) *corev1.Event {
 	}
 }
 
-// aCluster has a healthy and a failing node, and much that does not matter.
+// aCluster returns a cluster with a healthy node, a failing node, and many irrelevant objects.
 func aCluster() []runtime.Object {
 	controller := true
 	plugin := func(p *corev1.Pod) {
@@ -193,8 +193,8 @@ func names[T any, P interface {
 	return strings.Join(text, " ")
 }
 
-// Of a cluster with 50,000 pods only those are kept by which one can tell why GPUs do not work; a pod too few is a
-// fault that nobody sees.
+// TestCollectKeepsWhatMatters verifies that, in a cluster with 50,000 pods, exactly the pods that may explain GPU
+// problems are kept. A missing pod would not be noticed.
 func TestCollectKeepsWhatMatters(t *testing.T) {
 	t.Parallel()
 	cluster, _ := connected(aCluster()...)
@@ -252,7 +252,8 @@ func why(s *snapshot.Snapshot, what string) string {
 	return ""
 }
 
-// Without rights doctor says what it could not see, and does not call it healthy.
+// TestWhatIsForbiddenIsMissing verifies that evidence is recorded as missing, not as healthy, if the user lacks
+// permissions.
 func TestWhatIsForbiddenIsMissing(t *testing.T) {
 	t.Parallel()
 	cluster, client := connected(aCluster()...)
@@ -276,7 +277,8 @@ func TestWhatIsForbiddenIsMissing(t *testing.T) {
 	}
 }
 
-// One of both is enough to tell something; with none of both, or no cluster, an empty report would look like health.
+// TestCollectFailsWhenThereIsNothingToSee verifies that nodes or pods suffice for a collection. Without both, or
+// without a cluster, an empty report would look healthy.
 func TestCollectFailsWhenThereIsNothingToSee(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -318,7 +320,7 @@ func TestCollectFailsWhenThereIsNothingToSee(t *testing.T) {
 	}
 }
 
-// Ctrl-C ends it at once, with its own reason.
+// TestCollectEndsWithItsContext verifies that Ctrl-C stops the collection at once, with its own reason.
 func TestCollectEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	cluster, client := connected(aCluster()...)
@@ -333,7 +335,7 @@ func TestCollectEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// A list of many pages outlives the API server's memory of its state.
+// TestAListThatLostItsPlace verifies that a list with many pages can be completed after its continue token has expired.
 func TestAListThatLostItsPlace(t *testing.T) {
 	t.Parallel()
 	expired := func(token string) error {
@@ -342,7 +344,7 @@ func TestAListThatLostItsPlace(t *testing.T) {
 		return err
 	}
 	for name, test := range map[string]struct {
-		// answer is what the nth request for the second page gets; nil is the page.
+		// answer returns the error for the nth request for the second page, or nil to return the page.
 		answer func(n int, token string) error
 		limit  int64 // of the last request
 	}{
@@ -387,8 +389,9 @@ func TestAListThatLostItsPlace(t *testing.T) {
 	}
 }
 
-// A long list is not copied while it grows, if the API server says how many objects follow; whatever number it says, a
-// short list is read, and costs no more than its pages.
+// TestListsGrowByTheServersCount verifies that a long list is not copied while it grows, if the API server reports the
+// number of remaining objects. A short list is read even if this number is wrong, and uses no more memory than its
+// pages.
 func TestListsGrowByTheServersCount(t *testing.T) {
 	t.Parallel()
 	for _, left := range []int64{0, 2, -1, math.MaxInt64} {
@@ -411,7 +414,8 @@ func TestListsGrowByTheServersCount(t *testing.T) {
 	}
 }
 
-// Custom resources are asked for in the version that is served, and not at all where they are not installed.
+// TestCustomResources verifies that custom resources are requested in the version that is served, and only if they are
+// installed.
 func TestCustomResources(t *testing.T) {
 	t.Parallel()
 	cluster, client := connected(aCluster()...)
@@ -466,7 +470,7 @@ func TestCustomResources(t *testing.T) {
 	}
 }
 
-// Only NVIDIA's devices are kept, and claims that still wait.
+// TestDynamicResourceAllocation verifies that only NVIDIA devices and unallocated claims are kept.
 func TestDynamicResourceAllocation(t *testing.T) {
 	t.Parallel()
 	name := "good"
@@ -536,7 +540,8 @@ func helmSecret(t *testing.T, namespace, release, chart string, revision int) *c
 	}
 }
 
-// The fix that doctor prints is Helm values for the chart as it is installed.
+// TestHelmReleases verifies that the collected releases contain what doctor requires to print Helm values for the
+// installed chart.
 func TestHelmReleases(t *testing.T) {
 	t.Parallel()
 	broken := helmSecret(t, "gpu-operator", "broken", "x", 1)
@@ -570,7 +575,8 @@ func FuzzHelm(f *testing.F) {
 	})
 }
 
-// A fault of our own is the root of what it causes; a line in a kernel log stays one when its run is long over.
+// TestOwnRuns verifies that this tool's runs are collected, because a fault is the root cause of its effects. Lines in
+// a kernel log remain long after their run has been closed.
 func TestOwnRuns(t *testing.T) {
 	t.Parallel()
 	cluster, _ := connected(aCluster()...)
@@ -638,7 +644,8 @@ func TestOwnRuns(t *testing.T) {
 	}
 }
 
-// Reading a node costs a privileged pod there: only those are read that look wrong, and each that does is.
+// TestSuspicious verifies that only nodes that look unhealthy are read, because reading a node requires a privileged
+// pod, and that each of them is read.
 func TestSuspicious(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -697,7 +704,7 @@ func TestSuspicious(t *testing.T) {
 	}
 }
 
-// A thousand crashing pods of one DaemonSet must not hide the one of another.
+// TestLogsAreOfManyKinds verifies that a thousand crashing pods of one DaemonSet do not displace a pod of another one.
 func TestLogsAreOfManyKinds(t *testing.T) {
 	t.Parallel()
 	s := &snapshot.Snapshot{Nodes: []corev1.Node{*gpuNode("n")}}
@@ -722,8 +729,8 @@ func TestLogsAreOfManyKinds(t *testing.T) {
 	}
 }
 
-// Of GPU pods that run well the beginnings and ends of logs are read, of a few of each owner, when there is room, and
-// nobody misses those that are not.
+// TestBeginningsOfLogs verifies that, within the limits, the beginnings and ends of logs are read for a few healthy GPU
+// pods per owner, and that the others are not reported as missing.
 func TestBeginningsOfLogs(t *testing.T) {
 	t.Parallel()
 	objects := []runtime.Object{gpuNode("n")}
@@ -781,8 +788,8 @@ func TestBeginningsOfLogs(t *testing.T) {
 	}
 }
 
-// The policies, Services and pods at both ends are collected where a GPU pod says that somebody does not answer, and
-// nothing of it elsewhere.
+// TestPoliciesOfPodsThatWait verifies that policies, Services and pods at both ends are collected if a GPU pod reports
+// that a server does not respond, and not otherwise.
 func TestPoliciesOfPodsThatWait(t *testing.T) {
 	t.Parallel()
 	policy := func(namespace, name string) *networkingv1.NetworkPolicy {
@@ -871,7 +878,7 @@ func TestPoliciesOfPodsThatWait(t *testing.T) {
 	}
 }
 
-// withClaim returns a pod that mounts claim data and that the scheduler has rejected with a message.
+// withClaim returns a pod that mounts the claim data and that the scheduler has rejected with the message.
 func withClaim(message string) *corev1.Pod {
 	return pod("team", "train", "", func(p *corev1.Pod) {
 		asking(p)
@@ -885,8 +892,8 @@ func withClaim(message string) *corev1.Pod {
 	})
 }
 
-// TestVolumesOfPendingPods protects that a snapshot has the place of volumes that keep a pod from being scheduled, and
-// nothing else about them.
+// TestVolumesOfPendingPods verifies that a snapshot contains the locations of volumes that prevent a pod from being
+// scheduled, and no other data about these volumes.
 func TestVolumesOfPendingPods(t *testing.T) {
 	t.Parallel()
 	waiting := withClaim("0/1 nodes are available: 1 node(s) had volume node affinity conflict.")
@@ -922,8 +929,8 @@ func TestVolumesOfPendingPods(t *testing.T) {
 	}
 }
 
-// TestClaimsOfPendingPods protects that a snapshot has the storage class of a claim that is not bound, and nothing else
-// about it.
+// TestClaimsOfPendingPods verifies that a snapshot contains the storage class of an unbound claim, and no other data
+// about the claim.
 func TestClaimsOfPendingPods(t *testing.T) {
 	t.Parallel()
 	waiting := withClaim("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.")
@@ -951,8 +958,8 @@ func TestClaimsOfPendingPods(t *testing.T) {
 	}
 }
 
-// The variables of workloads may hold anything: only what checks read of them is kept. What makes GPUs usable is kept
-// as it is.
+// TestVariablesOfWorkloadsAreNotKept verifies that only the environment variables that checks read are kept, because
+// others may contain secrets. The variables of GPU software are kept.
 func TestVariablesOfWorkloadsAreNotKept(t *testing.T) {
 	t.Parallel()
 	k := newKeeper(now, nil)
@@ -985,8 +992,8 @@ func TestVariablesOfWorkloadsAreNotKept(t *testing.T) {
 	}
 }
 
-// Doctor can only tell what it reads: the logs of software that places pods or advertises devices, of any vendor, and
-// of pods that look for a GPU and request none.
+// TestLogsOfThoseWhoServe verifies that doctor reads the logs of software from any vendor that schedules pods or
+// advertises devices, and of pods that search for a GPU but request none.
 func TestLogsOfThoseWhoServe(t *testing.T) {
 	t.Parallel()
 	waiting := pod("team", "waits", "", func(p *corev1.Pod) {
@@ -1026,8 +1033,8 @@ func TestLogsOfThoseWhoServe(t *testing.T) {
 	}
 }
 
-// TestQueuedWorkIsCollected protects that work that has not ended is kept, without the contents of its pod
-// templates, and queues of several schedulers side by side, even if they have the same name.
+// TestQueuedWorkIsCollected verifies that unfinished work is kept without the contents of its pod templates, and that
+// queues from several schedulers are kept even if they have the same name.
 func TestQueuedWorkIsCollected(t *testing.T) {
 	t.Parallel()
 	cluster, client := connected(aCluster()...)

@@ -74,7 +74,7 @@ func (c *collector) configMap(ctx context.Context, namespace, name string) {
 	}
 }
 
-// mounted returns the names of ConfigMaps that a pod mounts, except those that every pod has.
+// mounted returns the names of ConfigMaps that a pod mounts, except those that every pod mounts.
 func mounted(spec corev1.PodSpec) []string {
 	var names []string
 	for _, volume := range spec.Volumes {

@@ -33,7 +33,7 @@ func mattersForGPUs(group string) bool {
 		}, group)
 }
 
-// discover discovers API versions and the resources of CustomResourceDefinitions. All users may use discovery, and the
+// discover discovers API versions and the resources of CustomResourceDefinitions. All users may use discovery, and its
 // data is a hundred times smaller than a list of CustomResourceDefinitions.
 func (c *collector) discover(ctx context.Context) {
 	ask := discovery.ToDiscoveryInterfaceWithContext(c.Client.Discovery())
@@ -107,7 +107,7 @@ func (c *collector) custom(ctx context.Context) {
 	} {
 		version, options := kind.version, metav1.ListOptions{Limit: pageSize}
 		switch {
-		case kind.resource == "jobs": // only those that Kueue should start
+		case kind.resource == "jobs": // only Jobs that Kueue should start
 			if c.served.versions["workloads.kueue.x-k8s.io"] == "" {
 				continue
 			}
@@ -150,7 +150,7 @@ func (c *collector) unknown(group string) bool {
 	return false
 }
 
-// keepCustom reports whether to keep an object: all except finished work, which accumulates in large clusters. It
+// keepCustom reports whether to keep an object. It drops only finished work, which accumulates in large clusters. It
 // reduces pod templates to their requests.
 func keepCustom(object *unstructured.Unstructured) bool {
 	unstructured.RemoveNestedField(object.Object, "metadata", "managedFields")

@@ -78,7 +78,7 @@ func started(pod *corev1.Pod) bool {
 }
 
 // pullSecret returns the registry credentials in a Secret. It returns nil if the Secret cannot be read, which is
-// normal. The registry then determines the access.
+// normal; the registry then decides whether to allow access.
 func (c *collector) pullSecret(ctx context.Context, namespace, secretName string) []byte {
 	ctx, cancel := context.WithTimeout(ctx, imageTimeout)
 	defer cancel()
@@ -218,8 +218,8 @@ func registryName(key string) string {
 	return key
 }
 
-// Resolve implements authn.Keychain. It matches credentials like the kubelet: the longest matching key wins, and a
-// label in a host name may be "*".
+// Resolve implements authn.Keychain. It matches credentials in the same way as the kubelet: the longest matching key
+// wins, and a label in a host name may be "*".
 func (k keychain) Resolve(resource authn.Resource) (authn.Authenticator, error) {
 	best := ""
 	for key := range k {
@@ -242,7 +242,7 @@ func covers(key string, resource authn.Resource) bool {
 	if host == resource.RegistryStr() {
 		return true
 	}
-	// * matches one label.
+	// An asterisk matches one label.
 	matched, err := path.Match(strings.ReplaceAll(host, ".", "/"), strings.ReplaceAll(resource.RegistryStr(), ".", "/"))
 	return err == nil && matched
 }

@@ -22,7 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// aRegistry has an index, a single image, and a repository that wants a password.
+// aRegistry returns a registry with an index, a single image, and a repository that requires a password.
 func aRegistry(t *testing.T) string {
 	t.Helper()
 	in := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
@@ -33,7 +33,7 @@ func aRegistry(t *testing.T) string {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
-		// As registries do: who has a password shows it
+		// As in real registries, the client must present its password.
 		if r.URL.Path == "/v2/" && r.Header.Get("Authorization") == "" {
 			w.Header().Set("WWW-Authenticate", "Basic")
 			w.WriteHeader(http.StatusUnauthorized)
@@ -98,8 +98,8 @@ func dockerConfig(t *testing.T, registries ...string) []byte {
 	return raw
 }
 
-// An image for another architecture says "exec format error" and nothing else; its registry knows. A registry that does
-// not answer is no fault.
+// TestImages covers images for another architecture, which fail only with "exec format error": the registry has the
+// details. A registry that does not respond is not an error.
 func TestImages(t *testing.T) {
 	t.Parallel()
 	host := aRegistry(t)
@@ -142,7 +142,7 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// Pull secrets are those of the pods that fail, and the images of pods that work are nobody's business.
+// TestImagesOfFailingPods verifies that only the pull secrets and images of failing pods are used.
 func TestImagesOfFailingPods(t *testing.T) {
 	t.Parallel()
 	host := aRegistry(t)
@@ -173,7 +173,7 @@ func TestImagesOfFailingPods(t *testing.T) {
 	}
 }
 
-// Keys of Docker's configuration are written in many ways.
+// TestKeychain covers the formats of keys in Docker's configuration.
 func TestKeychain(t *testing.T) {
 	t.Parallel()
 	for key, refs := range map[string]map[string]bool{

@@ -17,17 +17,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// keeper determines which objects, and which of their fields, are kept. Most of the 50,000 pods in a large cluster are
+// keeper determines which objects to keep, and which of their fields. Most of the 50,000 pods in a large cluster are
 // copies of each other, so data from the same template is stored only once.
 type keeper struct {
 	now  time.Time
 	also func(*corev1.Pod) bool
 
 	gpuNodes map[string]bool
-	// operands are the namespaces of GPU software. All objects in them are relevant.
+	// operands contains the namespaces of GPU software. All objects in them are relevant.
 	operands map[string]bool
-	// left are pods that are not kept, and unwell are kept pods that are unhealthy. Few events about other pods are
-	// kept.
+	// left contains pods that are not kept, and unwell contains kept pods that are unhealthy. Few events about other
+	// pods are kept.
 	left, unwell map[types.NamespacedName]bool
 
 	texts       map[string]string
@@ -218,7 +218,7 @@ func shortAnnotations(meta *metav1.ObjectMeta, longest int) {
 	}
 }
 
-// serviceAccountVolume is the prefix of a volume that every pod has, with a random name.
+// serviceAccountVolume is the prefix of the name of a volume that every pod has. The rest of the name is random.
 const serviceAccountVolume = "kube-api-access-"
 
 // slim removes fields that no check reads. It keeps more fields of unhealthy pods.
@@ -301,8 +301,8 @@ func hiddenVariables(pods []corev1.Pod) int {
 	return n
 }
 
-// readVariables returns the prefixes of the environment variables that checks read: variables that programs use to find
-// GPUs and their peers.
+// readVariables returns the prefixes of the environment variables that checks read, with which programs find GPUs and
+// their peers.
 func readVariables() []string {
 	return []string{
 		"NVIDIA_", "CUDA_", "LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "NCCL_", "GPUFAULT_", "PYTORCH_", "TORCH_",
@@ -457,8 +457,8 @@ func (k *keeper) event(e *corev1.Event) bool {
 	if e.Type != corev1.EventTypeWarning {
 		ofNode := about.Kind == "Node" && k.gpuNodes[about.Name]
 		ofOperand := !isPod && k.operands[about.Namespace]
-		ofQueue := about.Kind == "PodGroup" && e.Reason == "Unschedulable" // Volcano's only word before there are pods
-		dies := isPod && e.Reason == "SandboxChanged" && e.Count > 1       // also of a pod that runs in between
+		ofQueue := about.Kind == "PodGroup" && e.Reason == "Unschedulable" // Volcano's only event before pods exist
+		dies := isPod && e.Reason == "SandboxChanged" && e.Count > 1       // also for a pod that runs in between
 		if !ofNode && !ofOperand && !ofQueue && !dies && !(isPod && k.unwell[name]) {
 			return false
 		}

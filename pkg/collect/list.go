@@ -89,10 +89,10 @@ func all[T any](ctx context.Context, options metav1.ListOptions, list lister[T],
 	}
 }
 
-// roomLimit is the maximum number of objects for which all allocates memory in advance, in case the count is wrong.
+// roomLimit is the maximum number of objects for which memory is allocated in advance, in case the count is wrong.
 const roomLimit = 100_000
 
-// room returns the number of objects on later pages that will be kept, if their share is the same as on the first page.
+// room returns the estimated number of objects on later pages that will be kept, based on the share on the first page.
 // Growing a list of 50,000 pods step by step would copy them five times.
 func room[T any](first page[T], kept int) int {
 	if len(first.items) == 0 {
@@ -107,8 +107,8 @@ func onePage[T any](ctx context.Context, options metav1.ListOptions, list lister
 	return list(ctx, options)
 }
 
-// freshToken returns the continue token that the API server offers, or "" if it offers none or the one that it has just
-// rejected.
+// freshToken returns the continue token that the API server offers, or "" if it offers none or offers the one that it
+// has just rejected.
 func freshToken(err error, refused string) string {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Continue == refused {

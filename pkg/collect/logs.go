@@ -41,7 +41,7 @@ type request struct {
 	container string
 	previous  bool
 	head      bool
-	// well is true for the end of the log of a pod that is running and ready, whose program may nevertheless fail.
+	// well is true for the end of the log of a pod that is running and ready, but whose program may nevertheless fail.
 	well bool
 }
 
@@ -180,7 +180,7 @@ const (
 	rankComponent = iota // a failing component, or failing third-party software for devices or scheduling
 	rankFailing          // a failing pod that requests or searches for a GPU
 	rankWitness          // a running component, if something else is wrong
-	rankServing          // a healthy pod that schedules pods or advertises devices by its name, which anyone can choose
+	rankServing          // a healthy pod whose name suggests that it schedules pods or advertises devices
 	rankRunning          // a running GPU pod, which logs its device at the beginning
 )
 
@@ -225,8 +225,8 @@ func ownerOf(pod *corev1.Pod) string {
 	return pod.GenerateName
 }
 
-// requestsOf returns the requests for a pod. For a running pod, these are the beginnings and the last lines of the logs
-// of containers with GPUs. For a pod that is running again after a failure, these are the beginnings, and the same
+// requestsOf returns the log requests for a pod. For a running pod, these are the beginnings and the last lines of the
+// logs of containers with GPUs. For a pod that is running again after a failure, these are the beginnings, and the same
 // parts as for a failing pod.
 func requestsOf(pod *corev1.Pod) []request {
 	if facts.ComponentOf(pod.Labels, &pod.Spec) != "" || !facts.WantsGPU(pod) || !facts.RunsReady(pod) {

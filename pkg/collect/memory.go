@@ -5,15 +5,16 @@ import (
 	"runtime/debug"
 )
 
-// A cluster with 5,000 nodes and 50,000 pods uses 155 MiB of live memory. Go's default would allow the same amount of
+// A cluster with 5,000 nodes and 50,000 pods uses 155 MiB of live memory. By default, Go would allow the same amount of
 // garbage in addition. More frequent collections are expensive only near the limit.
 const (
 	memoryLimit   = 215 << 20
 	memoryPerNode = memoryLimit / 5000
 )
 
-// LimitMemory makes this process collect garbage more often: below the limit of a cluster with 5,000 nodes, and in
-// proportion to the number of nodes in larger clusters, once Collect knows it. A limit set by GOMEMLIMIT is kept.
+// LimitMemory makes this process collect garbage more often. The memory limit suits a cluster with up to 5,000 nodes;
+// once Collect knows the number of nodes, it raises the limit in proportion for larger clusters. A limit set by
+// GOMEMLIMIT is kept.
 func LimitMemory() (restore func()) {
 	percent, limit := debug.SetGCPercent(50), debug.SetMemoryLimit(-1)
 	if limit == math.MaxInt64 {

@@ -14,12 +14,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 )
 
-// backends is the number of pods behind a Service whose labels and ports are collected; the others are similar.
+// backends is the maximum number of pods behind a Service whose labels and ports are collected; the others are assumed
+// to be similar.
 const backends = 3
 
 // network collects the objects that determine whether GPU pods can reach the Services that they are waiting for: the
-// Services, the cluster's DNS, some of the pods behind them, and the NetworkPolicies at both ends. It collects nothing
-// if no pod is waiting for a connection.
+// Services, the cluster's DNS, some of the pods behind these Services, and the NetworkPolicies at both ends. It
+// collects nothing if no pod is waiting for a connection.
 func (c *collector) network(ctx context.Context) error {
 	if !c.ofFailing {
 		return nil // no pod is waiting for a connection

@@ -14,9 +14,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// The numbers of fields in Kubernetes' protobuf messages.
-// https://kubernetes.io/docs/reference/using-api/api-concepts/#protobuf-encoding, and the generated.proto of
-// k8s.io/apimachinery/pkg/apis/meta/v1
+// The numbers of fields in Kubernetes' protobuf messages. See
+// https://kubernetes.io/docs/reference/using-api/api-concepts/#protobuf-encoding, and generated.proto in
+// k8s.io/apimachinery/pkg/apis/meta/v1.
 const (
 	rawField           = 2  // of the envelope: the list
 	listMetaField      = 1  // of a list
@@ -35,8 +35,8 @@ type message[T any] interface {
 }
 
 // streamed lists a resource like typed, but with a third of the memory traffic: a typed client copies each page several
-// times before decoding it, and decodes the managed fields, which nothing here reads. If the API server does not
-// respond in protobuf, or the client has no connection (as in tests), streamed uses typed.
+// times before decoding it, and decodes the managed fields, which this package does not read. If the API server does
+// not respond in protobuf, or the client has no connection (as in tests), streamed calls typed.
 func streamed[T any, P message[T]](client rest.Interface, resource string, typed lister[T]) lister[T] {
 	connection, is := client.(*rest.RESTClient)
 	if !is || connection == nil {

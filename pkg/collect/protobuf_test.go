@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// listOf returns a page of two pods with managed fields, of which more follow.
+// listOf returns a page with two pods that have managed fields. The list has more pages.
 func listOf() *corev1.PodList {
 	left, always := int64(7), corev1.ContainerRestartPolicyAlways
 	pod := corev1.Pod{
@@ -53,7 +53,7 @@ func listOf() *corev1.PodList {
 	}
 }
 
-// encoded returns a list as an API server sends it in protobuf.
+// encoded returns a list in the protobuf encoding of the API server.
 func encoded(t testing.TB, list *corev1.PodList) []byte {
 	t.Helper()
 	var body bytes.Buffer
@@ -81,8 +81,8 @@ func listPods(client kubernetes.Interface) lister[corev1.Pod] {
 		paged(client.CoreV1().Pods("").List, func(l *corev1.PodList) []corev1.Pod { return l.Items }))
 }
 
-// A list that is decoded object by object is what a typed client returns, except for the managed fields; in JSON as
-// well, which an API server may choose.
+// TestStreamedListsAreTheSame verifies that a list that is decoded object by object is the same as from a typed client,
+// except for the managed fields, even if the API server responds in JSON.
 func TestStreamedListsAreTheSame(t *testing.T) {
 	t.Parallel()
 	want := listOf()
@@ -127,7 +127,8 @@ func TestStreamedListsAreTheSame(t *testing.T) {
 	}
 }
 
-// A node has up to 50 images, which nothing reads. All other fields are decoded.
+// TestStreamedNodesHaveNoImages verifies that a node is decoded without its list of up to 50 images, which this package
+// does not read, and with all other fields.
 func TestStreamedNodesHaveNoImages(t *testing.T) {
 	t.Parallel()
 	node := corev1.Node{
@@ -155,8 +156,8 @@ func TestStreamedNodesHaveNoImages(t *testing.T) {
 	}
 }
 
-// Errors of the API server keep their kind, because an expired list continues with the token in the error; a response
-// that ends too early is an error as well.
+// TestStreamedListErrors verifies that errors from the API server keep their kind, because an expired list continues
+// with the token in the error. A truncated response is also an error.
 func TestStreamedListErrors(t *testing.T) {
 	t.Parallel()
 	_, err := podsOf(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -178,7 +179,8 @@ func TestStreamedListErrors(t *testing.T) {
 	}
 }
 
-// Whatever the API server sends, the decoder returns, and what it accepts is what the generated decoder accepts.
+// FuzzDecodeList verifies that the decoder always returns, and accepts only responses that the generated decoder
+// accepts.
 func FuzzDecodeList(f *testing.F) {
 	f.Add(bytes.TrimPrefix(encoded(f, listOf()), []byte("k8s\x00")))
 	f.Add([]byte{})

@@ -42,14 +42,15 @@ func (c *collector) runs(ctx context.Context) {
 	}
 }
 
-// leavesLines reports whether a run (or an exercise) wrote lines to kernel logs, which remain after it is closed.
+// leavesLines reports whether a run (or an exercise) wrote lines to kernel logs that remain after the run has been
+// closed.
 func leavesLines(run ledger.Run) bool {
 	return slices.ContainsFunc(run.Steps,
 		func(s ledger.Step) bool { return s.InPlace() && s.Target.Kind == "Node" && s.Undo.IsPermanent() })
 }
 
-// converted returns the run in the format of snapshots, and whether any of its changes may still be in place. Lines in
-// a kernel log are always in place.
+// converted returns the run in the format of snapshots. It also reports whether any of the run's changes may still be
+// in place. Lines in a kernel log are always in place.
 func converted(run ledger.Run, command func(...string) string) (snapshot.Run, bool) {
 	found := snapshot.Run{
 		ID: run.ID, Fault: run.Fault, Summary: run.Summary, By: run.By, Phase: string(run.Phase), Created: run.Created,

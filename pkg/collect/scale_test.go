@@ -17,20 +17,21 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/test/scale/bigcluster"
 )
 
-// seen is what a child process found, for the test that started it.
+// seen is the result of a child process, for the test that started it.
 type seen struct {
 	Nodes, Pods, GPUNodes, Events int
-	// Memory is the most that the process had, in bytes. Its rusage would have its parent's, which it is forked from.
+	// Memory is the process's maximum memory usage, in bytes. The process's rusage would include the usage of its
+	// parent, from which it was forked.
 	Memory int64
 }
 
-// cost is what a diagnosis took in a process of its own.
+// cost is the cost of a diagnosis in a separate process.
 type cost struct {
 	cpu time.Duration
 	seen
 }
 
-// measure diagnoses the cluster in a child process, so that what the server takes is not counted.
+// measure diagnoses the cluster in a child process, so that the server's own usage is not counted.
 func measure(t *testing.T, server *bigcluster.Server) cost {
 	t.Helper()
 	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestDiagnoseForParent$", "-test.v=false")
@@ -76,7 +77,7 @@ func TestDiagnoseForParent(t *testing.T) {
 	}
 }
 
-// most returns the largest size that this process has had in memory, in bytes; 0 where the system does not say.
+// most returns the largest size that this process has had in memory, in bytes, or 0 if the system does not report it.
 func most(t *testing.T) int64 {
 	t.Helper()
 	status, err := os.ReadFile("/proc/self/status")
@@ -92,8 +93,9 @@ func most(t *testing.T) int64 {
 	return n << 10
 }
 
-// A large cluster is diagnosed on a laptop, and no list is asked for in one piece. GPU_FAULT_SCALE=5000 measures the
-// full size, for which test/scale does it with the plugin itself; by default it is a tenth.
+// TestLargeCluster verifies that a large cluster can be diagnosed on a laptop, and that lists are requested in pages.
+// By default, the cluster has a tenth of the full size; set GPU_FAULT_SCALE=5000 to measure the full size, which
+// test/scale does with the plugin itself.
 func TestLargeCluster(t *testing.T) {
 	nodes := 500
 	if text := os.Getenv("GPU_FAULT_SCALE"); text != "" {
@@ -124,8 +126,8 @@ func TestLargeCluster(t *testing.T) {
 	}
 }
 
-// The limit grows with the cluster, so that a larger one is not read at the limit all the time. A user's own limit is
-// kept. The test changes the process and therefore runs alone.
+// TestMemoryLimit verifies that the limit grows with the cluster, so that the collector does not run all the time, and
+// that a user's own limit is kept. The test changes the process and therefore does not run in parallel.
 func TestMemoryLimit(t *testing.T) {
 	now := func() int64 { return debug.SetMemoryLimit(-1) }
 	before := now()

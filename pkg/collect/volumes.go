@@ -16,8 +16,8 @@ import (
 // mostVolumes is the maximum number of volumes to collect.
 const mostVolumes = 20
 
-// volumes collects where the volumes of unscheduled pods are, if the scheduler rejects nodes because of them, and the
-// storage classes of claims that are not bound.
+// volumes collects the locations of the volumes of unscheduled pods, if the scheduler rejects nodes because of these
+// volumes, and the storage classes of claims that are not bound.
 func (c *collector) volumes(ctx context.Context) error {
 	for i := range c.s.Pods {
 		pod := &c.s.Pods[i]
@@ -54,8 +54,8 @@ func refusedFor(pod *corev1.Pod, kind func(message string) bool) bool {
 	return false
 }
 
-// volume collects the location of the volume that is bound to a claim, or the claim if no volume is bound. The rest of
-// a volume, such as the attributes of its driver, does not matter.
+// volume collects the location of the volume that is bound to a claim, or the claim if no volume is bound. It ignores
+// the other fields of a volume, such as the attributes of its driver.
 func (c *collector) volume(ctx context.Context, namespace, claim string) error {
 	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()

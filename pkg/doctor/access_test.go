@@ -11,7 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Refusals of the API server: by quota, Pod Security, RBAC and webhooks; not those that a newer pod disproves.
+// TestAccessChecks covers refusals by the API server: quota, Pod Security, RBAC and webhooks. A refusal is not reported
+// if a newer pod disproves it.
 func TestAccessChecks(t *testing.T) {
 	t.Parallel()
 	refused := func(message string) *bench {
@@ -83,7 +84,8 @@ func TestAccessChecks(t *testing.T) {
 	})
 }
 
-// A refusal of a ReplicaSet is of the past when its Deployment has rolled out another, or when what it lacked is there.
+// TestRefusalsOfThePast verifies that a refusal for a ReplicaSet is no longer relevant if its Deployment has rolled out
+// another one, or if the missing object exists now.
 func TestRefusalsOfThePast(t *testing.T) {
 	t.Parallel()
 	const noClass = `Error creating: pods "x-1" is forbidden: pod rejected: RuntimeClass "nvidia" not found`

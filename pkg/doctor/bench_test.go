@@ -7,7 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// BenchmarkExamine examines a cluster of 200 GPU nodes, each with a pod that runs and one that waits for a GPU.
+// BenchmarkExamine examines a cluster with 200 GPU nodes, each with one running pod and one pod that is waiting for a
+// GPU.
 func BenchmarkExamine(b *testing.B) {
 	cluster := newBench()
 	for i := range 200 {

@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The state of nodes: what the kubelet and agents say, and who decided it; conditions of unknown meaning are left
-// alone.
+// TestClusterChecks covers the state of nodes as reported by the kubelet and agents, and who set it. Conditions with an
+// unknown meaning are ignored.
 func TestClusterChecks(t *testing.T) {
 	t.Parallel()
 	young := func(n *corev1.Node) { n.CreationTimestamp = benchAgo(time.Minute) }

@@ -25,8 +25,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// FuzzCommand protects the promise that an argument is one word, whatever it holds: here, and in the shell at the other
-// end of ssh.
+// FuzzCommand verifies that an argument is always a single word, regardless of its content, both in the local shell and
+// in the remote shell of ssh.
 func FuzzCommand(f *testing.F) {
 	for _, seed := range []string{
 		"p", "", "-x", "a b", `'`, `"`, "$(id)", "`id`", "a\\", "!x", "#", "~", "*", "{a,b}", "é", "a\nb", "&&", "=ls",
@@ -52,8 +52,8 @@ func FuzzCommand(f *testing.F) {
 	})
 }
 
-// shellWords splits a line as a shell does that knows no comments, as zsh. Bare is what stands outside of quotes, or is
-// obeyed within them; an operator (| & ; < >) is a word of its own.
+// shellWords splits a line like a shell that does not support comments, such as zsh. bare contains the unquoted
+// characters, and those that are special even in quotes. An operator (| & ; < >) is a word of its own.
 func shellWords(line string) (words []string, bare string, err error) {
 	var word, outside strings.Builder
 	inWord := false
@@ -170,9 +170,9 @@ func checkLine(line string) error {
 	return nil
 }
 
-// TestFixesObeyNobody protects those who paste: whatever a cluster calls its things, no command of a fix has any of it
-// outside of quotes, takes it for a flag, or changes the machine that it is pasted on where a node is meant. It puts
-// hostile values into all clusters of the corpus, by the places where names are kept.
+// TestFixesObeyNobody verifies that no command in a fix contains an unquoted name from the cluster, treats a name as a
+// flag, or changes the local machine instead of a node. It replaces names in all clusters of the corpus with hostile
+// values.
 func TestFixesObeyNobody(t *testing.T) {
 	t.Parallel()
 	names :=
@@ -234,8 +234,8 @@ func TestFixesObeyNobody(t *testing.T) {
 	}
 }
 
-// sampled returns every fourth sample, others for each number, if the tests are to be short: a test that changes the
-// whole corpus in many ways meets all of it nevertheless.
+// sampled returns every fourth sample if short tests are requested. Each number selects different samples, so that a
+// test that changes the corpus in several ways still uses all of it.
 func sampled(all []sample, number int) []sample {
 	if !testing.Short() {
 		return all
@@ -247,7 +247,7 @@ func sampled(all []sample, number int) []sample {
 	return some
 }
 
-// rewrite changes all strings below a value whose path fits: names of fields, and the keys of maps in brackets.
+// rewrite changes all strings in a value whose path matches. A path consists of field names, and map keys in brackets.
 func rewrite(v reflect.Value, path string, where func(path string) bool, change func(string) string) {
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:
@@ -278,7 +278,8 @@ func rewrite(v reflect.Value, path string, where func(path string) bool, change 
 	}
 }
 
-// rename changes the names that are no fields: keys of the nodes that were read, and those of objects without a type.
+// rename changes names that are not fields: the keys of the nodes that were read, and the names of objects without a
+// type.
 func rename(s *snapshot.Snapshot, where *regexp.Regexp, change func(string) string) {
 	if !where.MatchString("ObjectMeta.Name") {
 		return
@@ -300,8 +301,8 @@ func rename(s *snapshot.Snapshot, where *regexp.Regexp, change func(string) stri
 	}
 }
 
-// TestCommandsAreMadeInOnePlace protects the same against the next check: a command for a shell that is put together by
-// hand quotes nothing.
+// TestCommandsAreMadeInOnePlace verifies that all checks use the package shell, because commands that are built in
+// another way are not quoted.
 func TestCommandsAreMadeInOnePlace(t *testing.T) {
 	t.Parallel()
 	program := regexp.MustCompile("^[\"`](kubectl|helm|ssh|sudo|talosctl|crane) ")

@@ -11,8 +11,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
-// TestPathsCompared protects that a missing or protected file is explained by the volume at its path, and a file of the
-// image by nothing.
+// TestPathsCompared verifies that a missing or protected file is explained by the volume at its path, and that a file
+// in the image is not.
 func TestPathsCompared(t *testing.T) {
 	t.Parallel()
 	const lost = "FileNotFoundError: [Errno 2] No such file or directory: '/data/train.jsonl'"
@@ -77,7 +77,7 @@ func TestPathsCompared(t *testing.T) {
 
 const longLog = "\n1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12\n13\n14\n15\n16\n17\n18\n19\n20\n21"
 
-// TestPeerRefuses protects that a refused connection is explained by the error of the peer, if the peer runs.
+// TestPeerRefuses verifies that a refused connection is explained by an error in the peer's log if the peer is running.
 func TestPeerRefuses(t *testing.T) {
 	t.Parallel()
 	for phase, want := range map[corev1.PodPhase]bool{corev1.PodRunning: true, corev1.PodPending: false} {
@@ -91,8 +91,8 @@ func TestPeerRefuses(t *testing.T) {
 	}
 }
 
-// TestLivenessWhileLoading protects that restarts by a liveness probe are found, even if the last one was a while ago,
-// but not if the container ended in another way since.
+// TestLivenessWhileLoading verifies that restarts by a liveness probe are reported even if the last one was a while
+// ago, but not if the container has since terminated for another reason.
 func TestLivenessWhileLoading(t *testing.T) {
 	t.Parallel()
 	for reason, want := range map[string]bool{"the probe": true, "another": false} {

@@ -14,8 +14,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// TestKeptOff protects that the anti-affinity of other pods is the cause only if it selects the pod, and that a rolling
-// update is not told to change it.
+// TestKeptOff verifies that another pod's anti-affinity is the cause only if it selects the pod, and that doctor does
+// not suggest changing the anti-affinity of a rolling update.
 func TestKeptOff(t *testing.T) {
 	t.Parallel()
 	const others, either = "scheduler-anti-affinity-of-others", "scheduler-pod-anti-affinity"
@@ -58,8 +58,8 @@ func TestKeptOff(t *testing.T) {
 	}
 }
 
-// TestBeforeProxy protects that a mesh is the cause only if its proxy starts after the init container and takes its
-// connections.
+// TestBeforeProxy verifies that a mesh is the cause only if its proxy starts after the init container and intercepts
+// its connections.
 func TestBeforeProxy(t *testing.T) {
 	t.Parallel()
 	always, istio := corev1.ContainerRestartPolicyAlways, int64(1337)
@@ -117,8 +117,8 @@ func TestBeforeProxy(t *testing.T) {
 	}
 }
 
-// TestSidecarRunsOn protects that a sidecar is reported only if all other containers of a job's pod have completed, and
-// some time ago.
+// TestSidecarRunsOn verifies that a sidecar is reported only if all other containers in the job's pod completed some
+// time ago.
 func TestSidecarRunsOn(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -160,8 +160,8 @@ func TestSidecarRunsOn(t *testing.T) {
 	}
 }
 
-// TestKernelOfOtherGPUs protects that an old error of another vendor's GPU in the kernel log is not reported while the
-// pods that use the GPU run well.
+// TestKernelOfOtherGPUs verifies that an old kernel log error about another vendor's GPU is not reported while the pods
+// that use the GPU are healthy.
 func TestKernelOfOtherGPUs(t *testing.T) {
 	t.Parallel()
 	c := readField(t, filepath.Join("testdata", "field", "home-ops-11500-xe-guc-hang-use-i915.txtar"))
@@ -175,8 +175,8 @@ func TestKernelOfOtherGPUs(t *testing.T) {
 	}
 }
 
-// TestWaitsForHead protects that the DNS domain is the cause only if the cluster has another one, and that an init
-// container which says for what it waits is reported, unlike one that downloads.
+// TestWaitsForHead verifies that the DNS domain is the cause only if the cluster's domain differs, and that an init
+// container is reported if it logs what it is waiting for, but not if it is downloading data.
 func TestWaitsForHead(t *testing.T) {
 	t.Parallel()
 	const domain, head = "kuberay-other-cluster-domain", "ray-worker-waits-for-head"
@@ -212,7 +212,7 @@ func TestWaitsForHead(t *testing.T) {
 	}
 }
 
-// TestLimitRange protects that a LimitRange is blamed only for a limit that it set, as the pod's annotation says.
+// TestLimitRange verifies that a LimitRange is blamed only for a limit that it set according to the pod's annotation.
 func TestLimitRange(t *testing.T) {
 	t.Parallel()
 	for set, want := range map[string]bool{
@@ -239,8 +239,8 @@ func TestLimitRange(t *testing.T) {
 	}
 }
 
-// TestHandlerAwaitsDriver protects that a missing handler is a consequence of the operator's driver, for which the
-// toolkit waits before it adds the handler, even if the cause of the driver's failure is unknown.
+// TestHandlerAwaitsDriver verifies that a missing handler is a consequence of the operator's driver if the toolkit is
+// waiting for the driver before it adds the handler, even if the cause of the driver's failure is unknown.
 func TestHandlerAwaitsDriver(t *testing.T) {
 	t.Parallel()
 	c := readField(t, filepath.Join("testdata", "field", "aicr-70-limitrange-kills-driver-build.txtar"))

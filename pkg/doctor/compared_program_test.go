@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// TestProgramCompared protects that a conflict between the settings of a pod is named as the cause only if the settings
-// do conflict and the message is one that follows from it.
+// TestProgramCompared verifies that a conflict between a pod's settings is the cause only if the settings really
+// conflict and the message can follow from the conflict.
 func TestProgramCompared(t *testing.T) {
 	t.Parallel()
 	const refused = `Readiness probe failed: Get "http://10.244.1.7:8000/health": dial tcp 10.244.1.7:8000: connect: ` +

@@ -21,8 +21,8 @@ func signed(all []finding.Finding, id string) bool {
 	return false
 }
 
-// TestShutOut protects that the taint of a node is named as the cause only if the pod is meant for this node: a pod
-// that tolerates everything would run on the control plane as well.
+// TestShutOut verifies that a node's taint is the cause only if the pod is meant for this node. A pod that tolerates
+// all taints could also run on the control plane.
 func TestShutOut(t *testing.T) {
 	t.Parallel()
 	plugin := appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "nvidia-device-plugin"}}
@@ -60,8 +60,8 @@ func TestShutOut(t *testing.T) {
 	}
 }
 
-// TestVolumesCompared protects that a denied write is blamed on a mount or a missing fsGroup only if the path is in
-// that volume and the settings of the container do not exclude it.
+// TestVolumesCompared verifies that a mount or a missing fsGroup is the cause of a denied write only if the path is in
+// the volume and the container's settings do not exclude this cause.
 func TestVolumesCompared(t *testing.T) {
 	t.Parallel()
 	one := int64(1000)
@@ -106,7 +106,7 @@ func TestVolumesCompared(t *testing.T) {
 	}
 }
 
-// TestServicesHold protects that doctor tells to wait for GPUs only if a pod that holds them may end.
+// TestServicesHold verifies that doctor recommends waiting for GPUs only if a pod that holds them may finish.
 func TestServicesHold(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[string]bool{"ReplicaSet": true, "Job": false} {

@@ -20,20 +20,19 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// corpusReport names a file for the summary.
+// corpusReport is the environment variable with the name of a file for the summary.
 const corpusReport = "DOCTOR_REPORT"
 
-// sample is one snapshot of testdata/{positive,negative}: a cluster as it was told of in public, and what is wrong with
-// it.
+// sample is a snapshot in testdata/{positive,negative}: a cluster as described in a public report, and its problem.
 type sample struct {
 	name     string
 	roots    []string // of a positive sample, sorted
 	snapshot *snapshot.Snapshot
 }
 
-// TestCorpus protects what the whole of doctor is for: of each cluster that is broken it names exactly the cause, with
-// the symptoms folded below it, and of each that is healthy it says nothing. What it quotes stands in the evidence.
-// When no node was read it may know less, but it blames nothing else.
+// TestCorpus verifies the main purpose of doctor: for a broken cluster, it reports exactly the root cause, with the
+// symptoms grouped under it, and for a healthy cluster, it reports nothing. Quotations must be in the evidence. If no
+// node was read, doctor may report less, but no other cause.
 func TestCorpus(t *testing.T) {
 	positive := readCorpus(t, "positive")
 	negative := slices.Concat(readCorpus(t, "negative"), readCorpus(t, "healthy"))
@@ -79,14 +78,14 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
-// withoutHosts returns the snapshot as --api-only makes it.
+// withoutHosts returns the snapshot as collected with --api-only.
 func withoutHosts(s *snapshot.Snapshot) *snapshot.Snapshot {
 	apiOnly := *s
 	apiOnly.Hosts, apiOnly.Meta.APIOnly = nil, true
 	return &apiOnly
 }
 
-// symptoms returns what may be said of a broken cluster when its cause cannot be seen.
+// symptoms returns the findings that may be reported for a broken cluster whose cause is not visible.
 func symptoms() []string {
 	return []string{
 		"node.not-ready", "node.condition", "op.init-chain", "op.operand-failing", "op.clusterpolicy", "dp.not-running",
@@ -97,8 +96,8 @@ func symptoms() []string {
 	}
 }
 
-// checkQuotes protects the word of findings: each says where its evidence stands and what to do, and what it quotes
-// from events and logs is there, word for word.
+// checkQuotes verifies that each finding has a source for its evidence and a fix, and that its quotations from events
+// and logs are verbatim.
 func checkQuotes(t *testing.T, s sample, r Report) {
 	t.Helper()
 	for _, f := range r.Items {
@@ -113,8 +112,8 @@ func checkQuotes(t *testing.T, s sample, r Report) {
 	}
 }
 
-// said reports whether the text of an event or of a log stands in the snapshot; evidence of other places has no form
-// that could be compared.
+// said reports whether the text of an event or log is in the snapshot. Evidence from other sources has no format that
+// could be compared.
 func said(s *snapshot.Snapshot, e finding.Evidence) bool {
 	text, _, _ := strings.Cut(e.Text, "…")
 	text = strings.TrimSpace(text)
@@ -128,7 +127,7 @@ func said(s *snapshot.Snapshot, e finding.Evidence) bool {
 	return true
 }
 
-// corpusRoots returns the IDs of the roots at warning or above, sorted, each once.
+// corpusRoots returns the distinct IDs of root causes with severity warning or higher, sorted.
 func corpusRoots(r Report) []string {
 	ids := []string{}
 	for _, f := range r.Roots() {
@@ -140,7 +139,7 @@ func corpusRoots(r Report) []string {
 	return slices.Compact(ids)
 }
 
-// describe tells all findings above Info with their evidence, and what they explain, for the message of a failed test.
+// describe formats all findings above Info with their evidence and consequences, for the message of a failed test.
 func describe(r Report) string {
 	var b strings.Builder
 	for _, f := range r.Items {
@@ -173,7 +172,7 @@ func readCorpus(t *testing.T, kind string) []sample {
 	return all
 }
 
-// corpora keeps what was parsed, which takes longer than to examine it.
+// corpora caches parsed snapshots, because parsing takes longer than examining them.
 var corpora = struct {
 	sync.Mutex
 	read map[string][]sample
@@ -199,10 +198,10 @@ func parseCorpus(t *testing.T, kind string) []sample {
 	return all
 }
 
-// toldAt is the time of snapshots that do not say theirs.
+// toldAt is the time of snapshots that do not contain a time.
 func toldAt() time.Time { return time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC) }
 
-// readSample reads a snapshot and the comment at its head: source, root, reconstructed.
+// readSample reads a snapshot and the comment at its beginning: source, root, reconstructed.
 func readSample(path string) (sample, error) {
 	archive, err := txtar.ParseFile(path)
 	if err != nil {

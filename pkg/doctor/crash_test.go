@@ -11,8 +11,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// Bundles are of strangers: no check crashes over pods without containers or statuses, nor over objects of which half
-// is missing.
+// TestNoCheckCrashesOverDamagedSnapshots verifies that no check panics on pods without containers or statuses, or on
+// incomplete objects. Bundles may come from untrusted users.
 func TestNoCheckCrashesOverDamagedSnapshots(t *testing.T) {
 	t.Parallel()
 	damages := map[string]func(*snapshot.Snapshot){

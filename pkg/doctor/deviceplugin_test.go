@@ -13,7 +13,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// Where a node offers fewer GPUs than it has, or none, the cause is named, and what follows is folded under it.
+// TestDevicePlugin verifies that the cause is reported if a node advertises fewer GPUs than it has, or none, with the
+// consequences grouped under it.
 func TestDevicePlugin(t *testing.T) {
 	t.Parallel()
 	empty := gpuNode(withoutGPUs)
@@ -235,7 +236,7 @@ func TestDevicePlugin(t *testing.T) {
 	})
 }
 
-// MIG: what single wants and what mixed offers.
+// TestMIGStrategy covers MIG: requests for the strategy single, and resources of the strategy mixed.
 func TestMIGStrategy(t *testing.T) {
 	t.Parallel()
 	invalid := gpuNode(withoutGPUs, nodeLabel("nvidia.com/mig.strategy=single", "nvidia.com/mig.capable=true",
@@ -343,7 +344,7 @@ func TestMIGStrategy(t *testing.T) {
 	})
 }
 
-// Shared GPUs: time slicing and MPS.
+// TestSharing covers shared GPUs: time slicing and MPS.
 func TestSharing(t *testing.T) {
 	t.Parallel()
 	config := func(data map[string]string, fallback string) snapshot.Snapshot {

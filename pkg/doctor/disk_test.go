@@ -34,7 +34,7 @@ func caches(size, path string) podChange {
 	}
 }
 
-// TestFilledDisk protects that an evicted pod is the reason of a node's pressure only if it filled the disk.
+// TestFilledDisk verifies that an evicted pod is the cause of a node's disk pressure only if it filled the disk.
 func TestFilledDisk(t *testing.T) {
 	t.Parallel()
 	full := reports("DiskPressure", "KubeletHasDiskPressure", "kubelet has disk pressure", corev1.ConditionTrue)
@@ -69,7 +69,7 @@ func TestFilledDisk(t *testing.T) {
 	}
 }
 
-// TestStoppedByKubelet protects that a program which the kubelet stops is not said to end by itself.
+// TestStoppedByKubelet verifies that a program that the kubelet stops is not reported as exiting by itself.
 func TestStoppedByKubelet(t *testing.T) {
 	t.Parallel()
 	hook := func(command string) podChange {
@@ -101,7 +101,7 @@ func TestStoppedByKubelet(t *testing.T) {
 	}
 }
 
-// TestVolumeOnNoNode protects that the affinity of a volume is called impossible only if no node meets it.
+// TestVolumeOnNoNode verifies that a volume's affinity is reported as impossible only if no node matches it.
 func TestVolumeOnNoNode(t *testing.T) {
 	t.Parallel()
 	const none, helper = "volume-on-no-node", "volume-made-before-its-helper"
@@ -145,7 +145,7 @@ func TestVolumeOnNoNode(t *testing.T) {
 	}
 }
 
-// TestUnrequestedGPU protects that a pod which gets GPUs without a request counts as a GPU pod once it fails.
+// TestUnrequestedGPU verifies that a pod that gets GPUs without a request counts as a GPU pod once it fails.
 func TestUnrequestedGPU(t *testing.T) {
 	t.Parallel()
 	class := func(p *corev1.Pod) { p.Spec.RuntimeClassName = new("nvidia") }
@@ -167,7 +167,7 @@ func TestUnrequestedGPU(t *testing.T) {
 	}
 }
 
-// TestSelectedByKueue protects that a selector is said to be Kueue's only if its Workload does not have it.
+// TestSelectedByKueue verifies that a selector is attributed to Kueue only if it is not in the Workload.
 func TestSelectedByKueue(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

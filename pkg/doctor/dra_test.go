@@ -14,7 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// claimPod returns a pod that waits for a claim.
+// claimPod returns a pod that is waiting for a claim.
 func claimPod(claim string) corev1.Pod {
 	pod := gpuPod("nvidia.com/gpu")
 	pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{}
@@ -23,7 +23,7 @@ func claimPod(claim string) corev1.Pod {
 	return pod
 }
 
-// claimFor returns a claim of default for one device of a class.
+// claimFor returns a claim in the namespace default for one device of a class.
 func claimFor(name, class string, edits ...func(*resourcev1.ResourceClaim)) resourcev1.ResourceClaim {
 	c := resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
 	c.Spec.Devices.Requests = []resourcev1.DeviceRequest{
@@ -48,7 +48,7 @@ func deviceClass(name string) resourcev1.DeviceClass {
 	return resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
-// preparing returns a pod on gpu-1 whose claim is to be prepared.
+// preparing returns a pod on gpu-1 whose claim has not been prepared yet.
 func preparing() corev1.Pod {
 	pod := claimPod("c")
 	pod.Spec.NodeName = "gpu-1"
@@ -62,7 +62,8 @@ func prepareEvent(text string) []corev1.Event {
 	return []corev1.Event{e}
 }
 
-// Claims that get nothing, or are not prepared, name the reason; slices that lie are told.
+// TestDRA verifies that the reason is reported if a claim is not allocated or not prepared, and that wrong
+// ResourceSlices are reported.
 func TestDRA(t *testing.T) {
 	t.Parallel()
 	draNode := gpuNode(withoutGPUs)

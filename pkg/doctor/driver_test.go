@@ -14,7 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// hwPod returns a pod of one component on gpu-1, an hour old, that is not ready, with a log.
+// hwPod returns a component's pod on gpu-1 that is an hour old and not ready, with a log.
 func hwPod(s *snapshot.Snapshot, name, app, log string) *corev1.Pod {
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "gpu-operator", Name: name, Labels: map[string]string{"app": app},
@@ -35,7 +35,7 @@ func hwPod(s *snapshot.Snapshot, name, app, log string) *corev1.Pod {
 	return &s.Pods[len(s.Pods)-1]
 }
 
-// hwNoDriver returns a node on which nothing of the driver is loaded.
+// hwNoDriver returns a node on which no part of the driver is loaded.
 func hwNoDriver() *api.Diagnosis {
 	d := hwHost()
 	d.SMI, d.Info.DriverVersion, d.KernelLog = "", "", nil
@@ -49,7 +49,7 @@ func hwNoDriver() *api.Diagnosis {
 	return d
 }
 
-// One fault of the driver each, as a node has it whose driver comes from the host: it is the one root.
+// TestDriverFaults verifies that each driver fault is the only root cause on a node whose driver comes from the host.
 func TestDriverFaults(t *testing.T) {
 	t.Parallel()
 	switches := func(d *api.Diagnosis) {
@@ -173,8 +173,8 @@ func TestDriverFaults(t *testing.T) {
 	}
 }
 
-// A driver's container that fails: its log tells which fault it is, and the driver that is not loaded, and the rest of
-// the operator, follow.
+// TestDriverPods verifies that the log of a failing driver container identifies the fault, and that the unloaded driver
+// and the failures of other operator pods are consequences.
 func TestDriverPods(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, log, want string }{
@@ -212,7 +212,7 @@ func TestDriverPods(t *testing.T) {
 		if got := strings.Join(hwRoots(Examine(s, Options{Checks: hwChecks()})), ", "); got != test.want {
 			t.Errorf("%s: roots %q, want %q", test.name, got, test.want)
 		}
-		// With the whole catalog, and a validator that waits for the driver, it is still one.
+		// With the full catalog and a validator that is waiting for the driver, there is still only one root cause.
 		waiting := hwPod(s, "nvidia-operator-validator-x", "nvidia-operator-validator", "")
 		waiting.Spec.InitContainers = []corev1.Container{{Name: "driver-validation"}}
 		waiting.Status.ContainerStatuses = nil
@@ -229,7 +229,7 @@ func TestDriverPods(t *testing.T) {
 				t.Logf("root %t %s %s %q caused by %v", f.Root, f.ID, f.Severity, f.Title, f.CausedBy)
 			}
 		}
-		// The same log of a pod that works now is past.
+		// The same log in a pod that works now is in the past.
 		s.Pods[0].Status.Conditions[0].Status = corev1.ConditionTrue
 		s.Hosts["gpu-1"] = hwHost()
 		if got := hwRoots(Examine(s, Options{Checks: hwChecks()})); len(got) > 0 {
@@ -238,7 +238,7 @@ func TestDriverPods(t *testing.T) {
 	}
 }
 
-// A driver's image that does not exist, and one whose registry cannot be reached, are not the same.
+// TestDriverImage verifies that a driver image that does not exist is distinguished from an unreachable registry.
 func TestDriverImage(t *testing.T) {
 	t.Parallel()
 	for message, want := range map[string]string{
@@ -256,7 +256,7 @@ func TestDriverImage(t *testing.T) {
 	}
 }
 
-// The states of an upgrade: only those that somebody must end are told as a fault.
+// TestDriverUpgrade verifies that an upgrade state is reported as a problem only if it requires manual action.
 func TestDriverUpgrade(t *testing.T) {
 	t.Parallel()
 	for state, want := range map[string]string{
@@ -278,7 +278,8 @@ func TestDriverUpgrade(t *testing.T) {
 	}
 }
 
-// The fix differs by where the driver comes from: the operator's container, or the host.
+// TestDriverFixByOrigin verifies that the fix depends on whether the driver comes from the operator's container or from
+// the host.
 func TestDriverFixByOrigin(t *testing.T) {
 	t.Parallel()
 	s := hwSnapshot(hwNoDriver())
@@ -299,7 +300,7 @@ func TestDriverFixByOrigin(t *testing.T) {
 	}
 }
 
-// While the operator's container builds the driver, nothing is wrong.
+// TestDriverBeingInstalled verifies that no problem is reported while the operator's container builds the driver.
 func TestDriverBeingInstalled(t *testing.T) {
 	t.Parallel()
 	s := hwSnapshot(hwNoDriver())
@@ -313,7 +314,8 @@ func TestDriverBeingInstalled(t *testing.T) {
 	}
 }
 
-// What could not be read of a node is unknown to each check that needs it, and none takes its absence for health.
+// TestDriverUnread verifies that a check that requires unread node data reports unknown, and does not consider missing
+// data healthy.
 func TestDriverUnread(t *testing.T) {
 	t.Parallel()
 	host := hwNoDriver()
@@ -340,8 +342,7 @@ func TestDriverUnread(t *testing.T) {
 	}
 }
 
-// FuzzKernelLog protects that nothing in a kernel log, or in a condition of a node, can make the checks fail, or quote
-// without bounds.
+// FuzzKernelLog verifies that no kernel log or node condition makes a check fail or quote unlimited text.
 func FuzzKernelLog(f *testing.F) {
 	f.Add("NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.", 4)
 	f.Add("kernel: NVRM: Xid (PCI:0000:17:00 GPU-I:05): 94, pid=1, name=x, Contained: SM (0x1). RST: No, D-RST: No", 12)

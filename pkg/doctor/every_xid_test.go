@@ -12,8 +12,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// Whatever XID the driver prints, alone or with all that comes with it, is one cause or none: never two, and never an
-// unknown ID.
+// TestEveryXIDHasOneRoot verifies that any XID from the driver, alone or with accompanying records, has at most one
+// root cause and a known ID.
 func TestEveryXIDHasOneRoot(t *testing.T) {
 	t.Parallel()
 	pci, err := xid.ParsePCI("0000:17:00")
@@ -73,7 +73,8 @@ func TestEveryXIDHasOneRoot(t *testing.T) {
 	}
 }
 
-// Each XID that this tool writes has its run as the only root, while the run is known.
+// TestEveryInjectedXIDIsItsRuns verifies that the only root cause of each XID that this tool writes is its run, while
+// the run is open.
 func TestEveryInjectedXIDIsItsRuns(t *testing.T) {
 	t.Parallel()
 	pci, err := xid.ParsePCI("0000:17:00")

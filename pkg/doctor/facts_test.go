@@ -13,8 +13,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// TestEventsOfPodAreNoHistory protects live state: what the API says of a pod now is newer than an event about a step
-// that it has taken since, or about an earlier pod of its name.
+// TestEventsOfPodAreNoHistory verifies that a pod's current state takes precedence over events about a step that it has
+// since completed, or about an earlier pod with the same name.
 func TestEventsOfPodAreNoHistory(t *testing.T) {
 	t.Parallel()
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)

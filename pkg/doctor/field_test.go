@@ -12,7 +12,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// fieldCase is an incident of a public thread that people who did not know doctor rebuilt, before doctor saw it.
+// fieldCase is an incident from a public thread, reconstructed by people who had not seen doctor, before doctor
+// examined it.
 type fieldCase struct {
 	root     []string // what doctor names, with the signature: "dp.not-running/cdi-hook-missing"
 	first    string   // the verdict of the first try: right, partly, symptom, wrong or silent
@@ -58,8 +59,9 @@ func readField(t *testing.T, path string) fieldCase {
 	return c
 }
 
-// TestField protects what doctor learned from public threads. A case in which a judge, who knew the truth alone, found
-// doctor right keeps its root causes. The log has the verdicts of the first try, which docs/doctor.md publishes.
+// TestField verifies what doctor learned from public threads. A case that was graded as correct by a judge, who alone
+// knew the truth, must keep its root causes. The log contains the grades of the first run, which docs/doctor.md
+// publishes.
 func TestField(t *testing.T) {
 	t.Parallel()
 	paths, err := filepath.Glob(filepath.Join("testdata", "field", "*.txtar"))
@@ -94,8 +96,8 @@ func TestField(t *testing.T) {
 	t.Logf("field: right %d of %d; at the first try %v", right, len(paths), first)
 }
 
-// everyCheckHasACluster protects that a check is tried on a whole cluster, where it must be a cause or a consequence of
-// one. found are the checks that found something in field/.
+// everyCheckHasACluster verifies that each check is tested with a complete cluster in which it reports a cause or a
+// consequence. found contains the checks with findings in field/.
 func everyCheckHasACluster(t *testing.T, found map[string]bool) {
 	t.Helper()
 	for _, s := range readCorpus(t, "positive") {
@@ -103,7 +105,7 @@ func everyCheckHasACluster(t *testing.T, found map[string]bool) {
 			found[f.ID] = true
 		}
 	}
-	// Checks without one, from before this was asked. Their own tests call them alone.
+	// Checks without a cluster that predate this rule. They are covered only by their own tests.
 	without := []string{
 		"hw.recovery-action", "rt.gke-config-source", "rt.no-inotify", "rt.option-misplaced",
 		"rt.runtime-type", "rt.shim-skew", "dra.slice-stale", "fault.recorded", "wl.cuda-preload",
@@ -119,7 +121,7 @@ func everyCheckHasACluster(t *testing.T, found map[string]bool) {
 	}
 }
 
-// fieldRoots returns the roots at warning or above with their signatures, sorted, each once.
+// fieldRoots returns the distinct root causes with severity warning or higher, with their signatures, sorted.
 func fieldRoots(r Report) []string {
 	ids := []string{}
 	for _, f := range r.Roots() {

@@ -7,7 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestGenerated protects that a fix changes what the user created, not what an operator generates from it.
+// TestGenerated verifies that a fix changes the object that the user created, not the object that an operator generates
+// from it.
 func TestGenerated(t *testing.T) {
 	t.Parallel()
 	as := func(kind string, labels map[string]string) podChange {

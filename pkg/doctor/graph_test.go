@@ -8,7 +8,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
-// IDs are a contract: each is there once, and what a check explains exists.
+// TestChecksAreWhole verifies that IDs, which are a contract, are unique, and that all findings in Explains exist.
 func TestChecksAreWhole(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}

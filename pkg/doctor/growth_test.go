@@ -15,9 +15,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
-// growth returns how many times as much processor time work takes with 10*n as with n: 10 if it is linear in n, 100 if
-// it is quadratic. Of three measurements the least counts. Tests that call it do not run beside others of this package:
-// the time is that of the process.
+// growth returns the ratio of the processor time for 10*n and n: 10 if the work is linear in n, 100 if it is quadratic.
+// It uses the lowest of three measurements. Tests that call it do not run in parallel with others in this package,
+// because the time is that of the process.
 func growth(t *testing.T, n int, work func(n int)) float64 {
 	t.Helper()
 	used := func() time.Duration {
@@ -41,7 +41,7 @@ func growth(t *testing.T, n int, work func(n int)) float64 {
 	return float64(least(10*n)) / float64(least(n))
 }
 
-// A finding on each of thousands of nodes takes no more time per node than on hundreds.
+// TestFoldOfManyNodes verifies that the time per node is the same for findings on thousands of nodes as on hundreds.
 func TestFoldOfManyNodes(t *testing.T) {
 	cause := engine.Check{ID: "a", Title: "cause", Layer: finding.LayerDriver, Explains: []string{"b"}}
 	effect := engine.Check{ID: "b", Title: "effect", Layer: finding.LayerDevicePlugin}
@@ -67,7 +67,8 @@ func TestFoldOfManyNodes(t *testing.T) {
 	}
 }
 
-// The arithmetic is done once for pods that are alike, so that a thousand of them on a thousand nodes are no burden.
+// TestPendingOfManyNodes verifies that similar pods are evaluated only once, so that a thousand of them on a thousand
+// nodes are not slow.
 func TestPendingOfManyNodes(t *testing.T) {
 	factor := growth(t, 100, func(n int) {
 		b := newBench()

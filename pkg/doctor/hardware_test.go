@@ -20,12 +20,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// now is when the snapshots of these tests were made; the node was started two hours before.
+// hwNow is the time of the snapshots in these tests. The node was started two hours earlier.
 var hwNow = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 const hwDriver = "580.95.05"
 
-// hwGPU is nvidia-smi's XML of one healthy H100; set are "element=value", for any element of it.
+// hwGPU returns nvidia-smi's XML for one healthy H100. Each string in set is "element=value" for one of its elements.
 func hwGPU(bus string, set ...string) string {
 	text := `<gpu id="00000000:` + strings.ToUpper(bus) + `:00.0"><product_name>NVIDIA H100 80GB HBM3</product_name><persistence_mode>Enabled</persistence_mode>
 	<mig_mode><current_mig>Disabled</current_mig><pending_mig>Disabled</pending_mig></mig_mode><uuid>GPU-` + bus + `</uuid>
@@ -59,7 +59,7 @@ func hwXML(gpus ...string) string {
 		strings.Join(gpus, "") + `</nvidia_smi_log>`
 }
 
-// hwLine returns a record of the kernel log, a number of minutes after the node was started; the driver's own.
+// hwLine returns a kernel log record from the driver, the given number of minutes after the node was started.
 func hwLine(minutes float64, text string) api.KernelRecord {
 	uptime := time.Duration(minutes * float64(time.Minute))
 	return api.KernelRecord{
@@ -96,7 +96,7 @@ func hwHost() *api.Diagnosis {
 	return d
 }
 
-// hwSnapshot returns a cluster of one node with that host.
+// hwSnapshot returns a cluster with one node that has this host data.
 func hwSnapshot(host *api.Diagnosis) *snapshot.Snapshot {
 	n := corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: "gpu-1", Labels: map[string]string{"nvidia.com/gpu.present": "true", "nvidia.com/gpu.count": "2"},
@@ -114,10 +114,10 @@ func hwSnapshot(host *api.Diagnosis) *snapshot.Snapshot {
 	return s
 }
 
-// hwChecks returns the checks of this part.
+// hwChecks returns the checks under test.
 func hwChecks() []string { return []string{"hw.*", "drv.*", "fab.*", "vgpu.*"} }
 
-// hwRoots returns what a report has at warning or above, as "id severity".
+// hwRoots returns a report's root causes with severity warning or higher as "id severity".
 func hwRoots(report Report) []string {
 	var all []string
 	for _, f := range report.Roots() {
@@ -140,7 +140,7 @@ func hwFinding(t *testing.T, report Report, id string) finding.Finding {
 	return finding.Finding{}
 }
 
-// A healthy node has nothing to tell, and every check could see what it needs.
+// TestHardwareHealthy verifies that a healthy node has no findings, and that no check lacks evidence.
 func TestHardwareHealthy(t *testing.T) {
 	t.Parallel()
 	report := Examine(hwSnapshot(hwHost()), Options{Checks: hwChecks()})
@@ -149,7 +149,7 @@ func TestHardwareHealthy(t *testing.T) {
 	}
 }
 
-// One fault of the node each: it is the one root, with the severity that it deserves.
+// TestHardwareFaults verifies that each fault on a node is the only root cause, with the correct severity.
 func TestHardwareFaults(t *testing.T) {
 	t.Parallel()
 	const gpu = "NVRM: Xid (PCI:0000:17:00): "
@@ -346,7 +346,7 @@ func TestHardwareFaults(t *testing.T) {
 	}
 }
 
-// A driver that unloads its state is worth a word, and no fault.
+// TestPersistence verifies that a driver that unloads its state is mentioned, but not reported as a problem.
 func TestPersistence(t *testing.T) {
 	t.Parallel()
 	host := hwHost()
@@ -371,7 +371,7 @@ func TestPersistence(t *testing.T) {
 	}
 }
 
-// Faults of two GPUs are two roots: neither hides the other because it is on the same node.
+// TestFaultsOfTwoGPUs verifies that faults of two GPUs on one node are separate root causes.
 func TestFaultsOfTwoGPUs(t *testing.T) {
 	t.Parallel()
 	host := hwHost()
@@ -392,7 +392,8 @@ func TestFaultsOfTwoGPUs(t *testing.T) {
 	}
 }
 
-// What a program wrote into the kernel log is told as that, with low confidence, under the same ID.
+// TestInjectedLine verifies that a line that a program wrote to the kernel log is reported as such, with low confidence
+// and the same ID.
 func TestInjectedLine(t *testing.T) {
 	t.Parallel()
 	host := hwHost()
@@ -401,15 +402,15 @@ func TestInjectedLine(t *testing.T) {
 		Text: "kernel: NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus.",
 	})
 	f := hwFinding(t, Examine(hwSnapshot(host), Options{Checks: hwChecks()}), "hw.gpu-lost")
-	if f.Confidence != finding.Possible || !strings.Contains(f.Title, "a program wrote the line") ||
+	if f.Confidence != finding.Possible || !strings.Contains(f.Title, "written by a program") ||
 		!strings.Contains(f.Evidence[0].Source, "user space") ||
 		!strings.Contains(f.Evidence[0].Source, "sequence 812") {
 		t.Errorf("it is told as if the driver had written it: %+v", f)
 	}
 }
 
-// Many lines of one code on one GPU are one finding that counts them, and repetition makes an application's fault a
-// warning.
+// TestRepeatedXIDs verifies that many lines with the same code and GPU are one finding with a count, and that
+// repetition makes an application fault a warning.
 func TestRepeatedXIDs(t *testing.T) {
 	t.Parallel()
 	host := hwHost()
@@ -425,8 +426,8 @@ func TestRepeatedXIDs(t *testing.T) {
 	}
 }
 
-// An application's code that the device plugin withdraws the GPU for is a warning where it did so: the GPU is missing
-// until its pod is restarted.
+// TestXIDThatThePluginActsOn verifies that an application's XID is a warning if the device plugin withdrew the GPU
+// because of it: the GPU is missing until the plugin pod is restarted.
 func TestXIDThatThePluginActsOn(t *testing.T) {
 	t.Parallel()
 	host := hwHost()
@@ -444,8 +445,8 @@ func TestXIDThatThePluginActsOn(t *testing.T) {
 	}
 }
 
-// One lost GPU: what the kernel, nvidia-smi, the node's capacity, its conditions, the device plugin and a pod say of it
-// has one root.
+// TestLostGPUHasOneRoot verifies that the reports about a lost GPU by the kernel, nvidia-smi, the node's capacity and
+// conditions, the device plugin and a pod have one root cause.
 func TestLostGPUHasOneRoot(t *testing.T) {
 	t.Parallel()
 	host := hwHost()
@@ -489,8 +490,8 @@ func TestLostGPUHasOneRoot(t *testing.T) {
 	}
 }
 
-// Where the node was not read its conditions tell, in the words of each detector; and what nobody tells is unknown and
-// not fine.
+// TestHardwareFromAPI verifies that the conditions of a node that was not read are used, in each detector's format, and
+// that everything else is unknown rather than healthy.
 func TestHardwareFromAPI(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -535,7 +536,8 @@ func TestHardwareFromAPI(t *testing.T) {
 	}
 }
 
-// Real outputs of nvidia-smi of healthy GPUs, where they are there, give nothing at warning or above.
+// TestHealthyOutputs verifies that real nvidia-smi output for healthy GPUs, if available, causes no finding with
+// severity warning or higher.
 func TestHealthyOutputs(t *testing.T) {
 	t.Parallel()
 	folder := os.Getenv("NVIDIA_SMI_OUTPUTS")
@@ -579,7 +581,8 @@ func TestHealthyOutputs(t *testing.T) {
 	}
 }
 
-// A hostile output of nvidia-smi, and hostile lines, are told as unknown, in bounded size.
+// TestHardwareHostile verifies that hostile nvidia-smi output and hostile log lines are reported as unknown, with
+// limited size.
 func TestHardwareHostile(t *testing.T) {
 	t.Parallel()
 	host := hwHost()

@@ -16,7 +16,7 @@ import (
 
 const ourXID79 = "kernel: NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus."
 
-// closedXID returns a run that wrote a line on gpu-1 ten minutes ago, and was reverted a minute later.
+// closedXID returns a run that wrote a line on gpu-1 ten minutes ago and was reverted a minute later.
 func closedXID() snapshot.Run {
 	return snapshot.Run{
 		ID: "xid-1", Fault: "xid", Summary: "XID 79 on GPU 0", By: "alice", Phase: "Reverted",
@@ -36,9 +36,9 @@ func quotes(ago time.Duration, text string) corev1.NodeCondition {
 	}
 }
 
-// A line that a run of ours wrote is ours when the run is over, too, and so is a node condition that still quotes it:
-// neither is an error of the GPU, nor a stranger's, and nobody is told to drain the node. What the driver itself, or
-// anybody else, wrote stays what it is.
+// TestLinesOfRunsThatAreOver verifies that a line from a closed run, and a node condition that still quotes it, are
+// attributed to the run: they are neither GPU errors nor foreign lines, and doctor does not recommend draining the
+// node. Lines from the driver or other programs are not attributed to the run.
 func TestLinesOfRunsThatAreOver(t *testing.T) {
 	t.Parallel()
 	line := func(sequence uint64, priority int, text string) api.KernelRecord {
@@ -135,7 +135,8 @@ func TestLinesOfRunsThatAreOver(t *testing.T) {
 	}
 }
 
-// A line that a program wrote is not told as the driver's word, and is no error by itself.
+// TestTitlesOfWrittenLines verifies that a line that a program wrote is not attributed to the driver, and is not an
+// error by itself.
 func TestTitlesOfWrittenLines(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
@@ -158,7 +159,8 @@ func TestTitlesOfWrittenLines(t *testing.T) {
 	}
 }
 
-// A node on which our own pod does not start is told, with what kubelet and runtime said.
+// TestOurPodDoesNotStart verifies that a node on which this tool's pod does not start is reported with the messages
+// from the kubelet and the runtime.
 func TestOurPodDoesNotStart(t *testing.T) {
 	t.Parallel()
 	for said, want := range map[string]finding.Severity{
@@ -179,7 +181,8 @@ func TestOurPodDoesNotStart(t *testing.T) {
 	}
 }
 
-// What a condition says is not what the kernel log says, and no GPU that answers is to be power-cycled for it.
+// TestConditionOfAGPUThatAnswers verifies that a condition is not treated like the kernel log, and that doctor does not
+// recommend a power cycle for a GPU that responds.
 func TestConditionOfAGPUThatAnswers(t *testing.T) {
 	t.Parallel()
 	s := hwSnapshot(hwHost())

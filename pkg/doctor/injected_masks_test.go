@@ -17,7 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// openOn returns an open run on node a of the bench, which began a minute ago.
+// openOn returns an open run on node a of the bench that began a minute ago.
 func openOn(fault, summary string, targets ...snapshot.Target) snapshot.Run {
 	if len(targets) == 0 {
 		targets = []snapshot.Target{{Kind: "Node", Name: "a"}}
@@ -29,8 +29,8 @@ func openOn(fault, summary string, targets ...snapshot.Target) snapshot.Run {
 	}
 }
 
-// TestAnOpenRunHidesNothingElse: an open run that is harmless by itself must not keep anybody from seeing what really
-// is wrong on its node. Once an XID 31 hid all of these for half an hour.
+// TestAnOpenRunHidesNothingElse verifies that a harmless open run does not hide real problems on its node. In an
+// earlier version, an XID 31 hid all of these for half an hour.
 func TestAnOpenRunHidesNothingElse(t *testing.T) {
 	t.Parallel()
 	runs := []snapshot.Run{
@@ -107,7 +107,8 @@ func TestAnOpenRunHidesNothingElse(t *testing.T) {
 	}
 }
 
-// TestAHarmlessXIDExplainsNoLostNode: a detector reboots a node for an XID 79, and none does for an XID 31.
+// TestAHarmlessXIDExplainsNoLostNode verifies that XID 79 explains a lost node and XID 31 does not: detectors reboot a
+// node only for XID 79.
 func TestAHarmlessXIDExplainsNoLostNode(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
@@ -133,8 +134,8 @@ func TestAHarmlessXIDExplainsNoLostNode(t *testing.T) {
 	}
 }
 
-// TestAnOpenXIDExplainsWhatDetectorsMakeOfIt: the line itself, the condition that quotes it, the cordon that follows;
-// and none of another code, of another GPU, or of before.
+// TestAnOpenXIDExplainsWhatDetectorsMakeOfIt verifies that a run explains its line, the condition that quotes the line
+// and the cordon that follows, but no other codes or GPUs, and no earlier problems.
 func TestAnOpenXIDExplainsWhatDetectorsMakeOfIt(t *testing.T) {
 	t.Parallel()
 	open := closedXID()
@@ -218,8 +219,8 @@ func TestAnOpenXIDExplainsWhatDetectorsMakeOfIt(t *testing.T) {
 	}
 }
 
-// TestLiveStateWins: an event is history where the runtime shows now that it has the handler, and where it was started
-// anew since.
+// TestLiveStateWins verifies that an event is outdated if the runtime now has the handler, and if the pod has been
+// restarted since.
 func TestLiveStateWins(t *testing.T) {
 	t.Parallel()
 	const missing = sandboxError + `failed to get sandbox runtime: no runtime for "nvidia" is configured`

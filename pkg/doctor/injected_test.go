@@ -18,7 +18,7 @@ import (
 
 const xid79 = "NVRM: Xid (PCI:0000:17:00): 79, pid=4242, name=python, GPU has fallen off the bus."
 
-// openRun returns a run of each fault: what it changed is in place.
+// openRun returns an open run with the fault, whose changes are in place.
 func openRun(fault string) snapshot.Run {
 	run := snapshot.Run{
 		ID: "run-1", Fault: fault, Summary: "a fault", By: "alice", Phase: "Proven",
@@ -41,7 +41,7 @@ func kernelLog(records ...api.KernelRecord) map[string]*api.Diagnosis {
 	return map[string]*api.Diagnosis{"gpu-1": {KernelLog: records}}
 }
 
-// carrierOf makes the training pod one that carries the CUDA fault of a run, and crashes.
+// carrierOf makes the training pod crash and contain a run's CUDA fault.
 func carrierOf(s *snapshot.Snapshot) *snapshot.Snapshot {
 	pod := &s.Pods[len(s.Pods)-1]
 	pod.Labels = map[string]string{"app": "train", "gpufault.dev/run": "run-1"}
@@ -64,8 +64,8 @@ func carrierOf(s *snapshot.Snapshot) *snapshot.Snapshot {
 	return s
 }
 
-// A fault of ours that stands is the root of all that it does, with the command that ends it; and where nobody knows of
-// it, the cluster is looked at as it is.
+// TestInjected verifies that an active fault is the root cause of all its effects, with the command that reverts it,
+// and that the cluster is diagnosed as usual if the run is unknown.
 func TestInjected(t *testing.T) {
 	t.Parallel()
 	missing := func() *snapshot.Snapshot {
@@ -131,9 +131,9 @@ func TestInjected(t *testing.T) {
 	}
 }
 
-// The events with which this tool announces what it does quote errors that did not occur by themselves, and are there
-// for an hour after the fault was reverted. They are never a problem, whoever knows of the run; the same message from
-// another component is one.
+// TestOwnEventsAreNoProblems verifies that events announcing this tool's faults are never reported. They quote errors
+// that did not really occur, and remain for an hour after a fault has been reverted. The same message from another
+// component is reported.
 func TestOwnEventsAreNoProblems(t *testing.T) {
 	t.Parallel()
 	const message = "CUDA_ERROR_LAUNCH_FAILED: running processes 719 (sticky): load the CUDA shim into " +
@@ -158,8 +158,8 @@ func TestOwnEventsAreNoProblems(t *testing.T) {
 	}
 }
 
-// An exercise has its namespaces to itself: while its run is known, it is the one root of all that is wrong in them,
-// also of what is proven by itself (quotas, images, selectors), and of nothing elsewhere.
+// TestExerciseIsTheOnlyRoot verifies that an open exercise is the only root cause of all problems in its own
+// namespaces, including self-evident ones (quotas, images, selectors), and of none elsewhere.
 func TestExerciseIsTheOnlyRoot(t *testing.T) {
 	t.Parallel()
 	run := snapshot.Run{
@@ -233,7 +233,7 @@ func TestExerciseIsTheOnlyRoot(t *testing.T) {
 	}
 }
 
-// What the driver itself says of a GPU is no exercise's doing.
+// TestExerciseHidesNoHardware verifies that the driver's own reports about a GPU are not attributed to an exercise.
 func TestExerciseHidesNoHardware(t *testing.T) {
 	t.Parallel()
 	s := gpuCluster(api.Runtime{})
@@ -248,8 +248,9 @@ func TestExerciseHidesNoHardware(t *testing.T) {
 	}
 }
 
-// What a node lacks is an exercise's doing when its own RuntimeClass asks for it, for its own pods; and is not when
-// others miss it too, or by another class.
+// TestExerciseOfARuntimeClass verifies that a node's missing handler is attributed to an exercise if the exercise's own
+// RuntimeClass requires it for the exercise's own pods, but not if other pods also lack it, or lack it through another
+// RuntimeClass.
 func TestExerciseOfARuntimeClass(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ namespace, class, want string }{
@@ -274,7 +275,8 @@ func TestExerciseOfARuntimeClass(t *testing.T) {
 	}
 }
 
-// An XID that we wrote is proven by the record in the node's kernel log, and is in place no longer when that is gone.
+// TestInjectedXID verifies that an injected XID is proven by the record in the node's kernel log, and is no longer in
+// place when the record is gone.
 func TestInjectedXID(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -309,7 +311,8 @@ func TestInjectedXID(t *testing.T) {
 	}
 }
 
-// What fault injections leave in pods is found without any record of them, and is only a warning while the pod works.
+// TestPreloaded verifies that the remains of fault injections in pods are found without a record, and are only a
+// warning while the pod works.
 func TestPreloaded(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// crashLooping is a cluster with one GPU node and one GPU pod that crashes with this log.
+// crashLooping returns a cluster with one GPU node and one GPU pod that crashes with this log.
 func crashLooping(log string) *snapshot.Snapshot {
 	gpu := corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
 	ended := metav1.NewTime(toldAt().Add(-time.Minute))
@@ -57,7 +57,7 @@ func rootOf(t *testing.T, s *snapshot.Snapshot, o Options, id string) finding.Fi
 	return finding.Finding{}
 }
 
-// A message that nobody knows is quoted, and doctor does not pretend to know its cause.
+// TestUnknownCauseIsSaid verifies that an unknown message is quoted, and that the cause is reported as unknown.
 func TestUnknownCauseIsSaid(t *testing.T) {
 	t.Parallel()
 	f := rootOf(t, crashLooping("starting\nframblesnatz could not be opened\nbye\n"), Options{}, "wl.pod-failing")
@@ -67,7 +67,8 @@ func TestUnknownCauseIsSaid(t *testing.T) {
 	}
 }
 
-// What a user adds is known as what comes with the program, and comes first. Values are quoted for the shell.
+// TestSignatureNamesTheSymptom verifies that the user's signatures work like the built-in ones and take precedence.
+// Values are quoted for the shell.
 func TestSignatureNamesTheSymptom(t *testing.T) {
 	t.Parallel()
 	own, err := signatures.Parse("own.yaml", []byte(`signatures:
@@ -103,7 +104,7 @@ func TestSignatureNamesTheSymptom(t *testing.T) {
 	}
 }
 
-// No command of a fix needs a shell where there is none.
+// TestTalosHasNoShell verifies that no command in a fix requires a shell on a platform without one.
 func TestTalosHasNoShell(t *testing.T) {
 	t.Parallel()
 	own, err := signatures.Parse("own.yaml", []byte(`signatures:
@@ -126,8 +127,8 @@ func TestTalosHasNoShell(t *testing.T) {
 	}
 }
 
-// A message that names the root cause does not hide what is wrong with a node if a user's pod prints it: users choose
-// what their pods print.
+// TestUsersLogHidesNoNode verifies that a message that names a root cause does not hide a problem with a node if it is
+// in the log of a user's pod, because users choose what their pods print.
 func TestUsersLogHidesNoNode(t *testing.T) {
 	t.Parallel()
 	own, err := signatures.Parse("own.yaml", []byte(`signatures:
@@ -145,8 +146,8 @@ func TestUsersLogHidesNoNode(t *testing.T) {
 	rootOf(t, s, Options{Signatures: own}, "drv.not-loaded")
 }
 
-// A node whose driver is being upgraded, and a pod that waits for its gang, are not failures; they are once nothing is
-// under way.
+// TestWhatIsOnItsWayIsNoFailure verifies that a node whose driver is being upgraded, or a pod that is waiting for its
+// gang, is not a failure while the change is in progress.
 func TestWhatIsOnItsWayIsNoFailure(t *testing.T) {
 	t.Parallel()
 	for label, want := range map[string]finding.Severity{

@@ -13,8 +13,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// The table of layers says what was learnt: its numbers add up, what nobody asked for is not looked at (and neither
-// passed nor unknown), and what was found fine on the nodes that were read has passed.
+// TestLayersAddUp verifies that the numbers in the table of layers add up, that unrequested checks count as not read
+// (neither passed nor unknown), and that checks passed if they found no problem on the nodes that were read.
 func TestLayersAddUp(t *testing.T) {
 	t.Parallel()
 	two := func() *snapshot.Snapshot {
@@ -64,7 +64,8 @@ func TestLayersAddUp(t *testing.T) {
 	}
 }
 
-// Whose pods wait for a handler is known to the finding itself, for who asks about a pod.
+// TestFindingsNameTheirPods verifies that a finding lists the pods that are waiting for a handler, for users who ask
+// about a pod.
 func TestFindingsNameTheirPods(t *testing.T) {
 	t.Parallel()
 	r := Examine(&newBench().node("a", 2).pod("p", "", 4).pod("q", "", 4).Snapshot,
@@ -77,7 +78,8 @@ func TestFindingsNameTheirPods(t *testing.T) {
 	t.Errorf("no finding has both pods: %+v", r.Items)
 }
 
-// Time heals no wrong name; of all else a pod that is new says that it is.
+// TestYoungPodsSaySo verifies that a finding about a new pod says that the pod is new, unless time cannot resolve the
+// problem, such as a wrong name.
 func TestYoungPodsSaySo(t *testing.T) {
 	t.Parallel()
 	young := func(p *corev1.Pod) { p.CreationTimestamp = benchAgo(3 * time.Second) }
@@ -85,7 +87,8 @@ func TestYoungPodsSaySo(t *testing.T) {
 		Options{Checks: []string{"sched.*"}})
 	for _, f := range r.Items {
 		if f.ID == "sched.all-in-use" && f.Severity == finding.Info &&
-			strings.HasSuffix(f.Title, " (the pod is new; this becomes a warning if the pod still waits after 30s)") {
+			strings.HasSuffix(f.Title, " (the pod is new; this becomes a warning if the pod is still waiting "+
+				"after 30s)") {
 			return
 		}
 	}

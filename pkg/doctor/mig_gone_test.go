@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestInstancesGoneWithoutNode protects that a device plugin which finds no devices is not said to lack NVML where the
-// node had a MIG resource, also if nobody read the node.
+// TestInstancesGoneWithoutNode verifies that a missing NVML is not reported for a device plugin that finds no devices
+// if the node had a MIG resource, even if the node was not read.
 func TestInstancesGoneWithoutNode(t *testing.T) {
 	t.Parallel()
 	c := readField(t, filepath.Join("testdata", "field", "k8s-device-plugin-225-mig-instances-gone-after-reboot.txtar"))
@@ -19,7 +19,7 @@ func TestInstancesGoneWithoutNode(t *testing.T) {
 	}
 }
 
-// TestInstancesNotListed protects that GPUs are said to have no MIG instances only if nvidia-smi lists none.
+// TestInstancesNotListed verifies that GPUs are reported as lacking MIG instances only if nvidia-smi lists none.
 func TestInstancesNotListed(t *testing.T) {
 	t.Parallel()
 	c := readField(t, filepath.Join("testdata", "field", "gpu-operator-287-mig-mode-without-instances.txtar"))

@@ -10,8 +10,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// TestMixedAtBoot protects that a reboot is said to be useless only if the versions of the driver's libraries and
-// module differed as soon as the module was loaded, and that a node which Karpenter made on AKS gets the fix for AKS.
+// TestMixedAtBoot verifies that a reboot is reported as useless only if the versions of the driver's libraries and
+// module already differed when the module was loaded, and that a node that Karpenter created on AKS gets the fix for
+// AKS.
 func TestMixedAtBoot(t *testing.T) {
 	t.Parallel()
 	const name = "karpenter-provider-azure-1787-two-drivers-in-node-image.txtar"

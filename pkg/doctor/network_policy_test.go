@@ -15,19 +15,19 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// What a pod's log says at its end: that no DNS server answers, or that a connection does not.
+// The last line of a pod's log: no DNS server responds, or a connection gets no response.
 const (
 	noNames  = "get: Get \"http://license.house.svc.cluster.local/\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)\n;; connection timed out; no servers could be reached\n"
 	noAnswer = "get: Get \"http://license.house.svc.cluster.local/\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)\nName:\tlicense.house.svc.cluster.local\nAddress: 10.96.7.7\n"
 )
 
-// What it says of a public server that does not respond: Ollama, and huggingface_hub.
+// Messages about a public server that does not respond, from Ollama and huggingface_hub.
 const (
 	downloads = `level=INFO msg="request failed: Get \"https://registry.ollama.ai/v2/\": dial tcp 104.21.75.227:443: i/o timeout"`
 	noHub     = "HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded with url: /api (Caused by ConnectTimeoutError())\nTimed out"
 )
 
-// Policies of a tenant as a house has them, and of the Service that it asks.
+// Policies of a tenant, named as in practice, and of the Service that the tenant uses.
 const (
 	denyAll     = `{podSelector: {}, policyTypes: [Ingress, Egress]}`
 	namesRight  = `{podSelector: {}, policyTypes: [Egress], egress: [{to: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: kube-system}}}], ports: [{protocol: UDP, port: 53}, {protocol: TCP, port: 53}]}]}`
@@ -41,8 +41,8 @@ const (
 	fromOthers  = `{podSelector: {matchLabels: {app: license}}, policyTypes: [Ingress], ingress: [{from: [{namespaceSelector: {matchExpressions: [{key: kubernetes.io/metadata.name, operator: In, values: [atlas, hydra]}]}}], ports: [{protocol: TCP, port: 8080}]}]}`
 )
 
-// asking returns a GPU pod of namespace team in its init container, which asks the Service license of namespace house,
-// with these words in its log.
+// asking returns a GPU pod in the namespace team whose init container connects to the Service license in the namespace
+// house, with this text in its log.
 func asking(words string) *bench {
 	b := newBench().node("a", 2).pod("p", "a", 1, func(p *corev1.Pod) {
 		p.Status.Phase, p.Status.Conditions = corev1.PodPending, nil
@@ -100,7 +100,7 @@ func (b *bench) policy(namespace, name, spec string) *bench {
 	return b
 }
 
-// tenant adds the policies of the pod's namespace.
+// tenant adds policies to the pod's namespace.
 func (b *bench) tenant(specs ...string) *bench {
 	for i, spec := range append([]string{denyAll}, specs...) {
 		b.policy("team", []string{"default-deny", "names", "license"}[i], spec)
@@ -119,8 +119,8 @@ func (b *bench) without(namespace, service string) *bench {
 	return b
 }
 
-// Each way in which policies keep a pod from what it waits for is told apart, with the field and the patch; policies
-// that are right, and a pod that waits for another reason, are none.
+// TestNetworkPolicies verifies that the ways in which policies prevent a pod from connecting are distinguished, with
+// the field and the patch. Correct policies, and pods that wait for another reason, are not reported.
 func TestNetworkPolicies(t *testing.T) {
 	t.Parallel()
 	crash := func(b *bench, words string) *bench {
@@ -287,13 +287,14 @@ func TestNetworkPolicies(t *testing.T) {
 	})
 }
 
-// unnamed takes the Service out of the pod's command.
+// unnamed removes the Service from the pod's command.
 func (b *bench) unnamed() *bench {
 	b.Pods[0].Spec.InitContainers[0].Command = []string{"python3", "download.py"}
 	return b
 }
 
-// All that follows is below the policy, and the run of an exercise is above that.
+// TestNetworkPolicyIsTheRoot verifies that all consequences are grouped under the policy, and the policy under the run
+// of an exercise.
 func TestNetworkPolicyIsTheRoot(t *testing.T) {
 	t.Parallel()
 	s := asking("[Errno -3] Temporary failure in name resolution").tenant(namesTCP, toLicense).Snapshot

@@ -9,7 +9,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// kernel makes a node one that was read, with these lines in its kernel log.
+// kernel marks a node as read, with these lines in its kernel log.
 func (b *bench) kernel(name string, lines ...string) *bench {
 	return b.kernelAt(name, time.Minute, lines...)
 }
@@ -29,8 +29,8 @@ const (
 	ufwNoise = "[UFW BLOCK] IN=eno1 OUT= MAC=aa:bb SRC=203.0.113.9 DST=192.18.132.31 LEN=40 PROTO=TCP SPT=40000 DPT=23 WINDOW=1024 SYN"
 )
 
-// Why an image is not pulled, why names do not resolve, and what a firewall drops: each by its own words, and only
-// while it lasts.
+// TestNetworkChecks covers images that cannot be pulled, names that do not resolve, and packets that a firewall drops.
+// Each is identified by its own messages, and reported only while it lasts.
 func TestNetworkChecks(t *testing.T) {
 	t.Parallel()
 	pull := func(text string) *bench {

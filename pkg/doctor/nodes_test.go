@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestNominatedNode protects that a pod waits without a problem while Karpenter's node is new, and no longer when the
-// node has been ready for long without advertising GPUs.
+// TestNominatedNode verifies that a pod is waiting without a problem while Karpenter's node is new, but not if the node
+// has been ready for a long time without advertising GPUs.
 func TestNominatedNode(t *testing.T) {
 	t.Parallel()
 	for ready, want := range map[time.Duration][]string{5 * time.Minute: {}, time.Hour: {"dp.none"}} {
@@ -28,7 +28,8 @@ func TestNominatedNode(t *testing.T) {
 	}
 }
 
-// TestDriverAbsentInKernelLog protects that a kernel log shows that no driver was loaded only if it begins at the boot.
+// TestDriverAbsentInKernelLog verifies that a kernel log proves that no driver was loaded only if the log begins at
+// boot.
 func TestDriverAbsentInKernelLog(t *testing.T) {
 	t.Parallel()
 	c := readField(t, filepath.Join("testdata", "field", "eksctl-7794-g6-standard-ami.txtar"))
@@ -41,7 +42,7 @@ func TestDriverAbsentInKernelLog(t *testing.T) {
 	}
 }
 
-// TestPluginLostGPUs protects that an XID is blamed rather than the device rules of the plugin's container.
+// TestPluginLostGPUs verifies that an XID takes precedence over the device rules of the plugin's container.
 func TestPluginLostGPUs(t *testing.T) {
 	t.Parallel()
 	c := readField(t, filepath.Join("testdata", "field",
@@ -56,7 +57,8 @@ func TestPluginLostGPUs(t *testing.T) {
 	}
 }
 
-// TestDriverWorksInValidation protects that nobody is told to install a driver that the validation has just used.
+// TestDriverWorksInValidation verifies that doctor does not recommend installing a driver that the validation has just
+// used.
 func TestDriverWorksInValidation(t *testing.T) {
 	t.Parallel()
 	c := readField(t, filepath.Join("testdata", "field", "gpu-operator-569-dev-char-unknown-audio-device.txtar"))

@@ -11,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// Metrics: who scrapes them, whose pod they are of, and why the exporter crashes.
+// TestObservability covers metrics: whether they are scraped, their pod labels, and exporter crashes.
 func TestObservability(t *testing.T) {
 	t.Parallel()
 	prometheus := func(spec map[string]any) []unstructured.Unstructured {

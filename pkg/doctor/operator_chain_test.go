@@ -22,7 +22,8 @@ func sandboxEvent(pod corev1.Pod, message string) corev1.Event {
 	}
 }
 
-// Of the operator's chain only the first link that is broken is a root, and all pods that wait for it are consequences.
+// TestInitChain verifies that only the first failing component in the operator's chain is a root cause, and that all
+// pods that are waiting for it are consequences.
 func TestInitChain(t *testing.T) {
 	t.Parallel()
 	hour := time.Hour
@@ -172,7 +173,7 @@ func TestInitChain(t *testing.T) {
 	})
 }
 
-// peermemFails returns a driver pod whose driver works, and whose container for nvidia_peermem does not.
+// peermemFails returns a driver pod whose driver works but whose container for nvidia_peermem fails.
 func peermemFails() corev1.Pod {
 	return driverPod(func(pod *corev1.Pod) {
 		pod.Spec.Containers = append(pod.Spec.Containers,
@@ -185,8 +186,8 @@ func peermemFails() corev1.Pod {
 	})
 }
 
-// TestFailedTestPod protects that the operator's validation of CUDA is explained by the log of the pod that it created
-// for the test.
+// TestFailedTestPod verifies that a failed CUDA validation is explained by the log of the test pod that the operator
+// created.
 func TestFailedTestPod(t *testing.T) {
 	t.Parallel()
 	c := readField(t, filepath.Join("testdata", "field",

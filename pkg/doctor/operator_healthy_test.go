@@ -27,7 +27,7 @@ func custom(kind, namespace, name string, spec, status map[string]any) unstructu
 	return u
 }
 
-// policyIs returns a ClusterPolicy in a state, for the reason that its condition Ready has.
+// policyIs returns a ClusterPolicy with this state, and this reason in its Ready condition.
 func policyIs(state, reason, message string, since time.Duration) unstructured.Unstructured {
 	status := "False"
 	if state == "ready" {
@@ -63,7 +63,7 @@ func draPod(edits ...podEdit) corev1.Pod {
 	return operandPod("nvidia-dra-driver-gpu-kubelet-plugin", "gpus", nil, edits...)
 }
 
-// pluginSet returns the DaemonSet of a device plugin, placed by labels of NFD as its chart does.
+// pluginSet returns the DaemonSet of a device plugin that selects nodes by NFD labels, as in its chart.
 func pluginSet() appsv1.DaemonSet {
 	d := appsv1.DaemonSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "nvidia-device-plugin", Name: "nvidia-device-plugin"},
@@ -88,7 +88,7 @@ func pluginSet() appsv1.DaemonSet {
 	return d
 }
 
-// workerSet returns the DaemonSet of NFD's worker, with the toleration of its chart.
+// workerSet returns the DaemonSet of the NFD worker, with the toleration from its chart.
 func workerSet() appsv1.DaemonSet {
 	d := appsv1.DaemonSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "gpu-operator", Name: "gpu-operator-node-feature-discovery-worker"},
@@ -117,7 +117,7 @@ func pluginRelease(values map[string]any) snapshot.HelmRelease {
 	}
 }
 
-// What is normal somewhere is no finding: the healthy set-ups.
+// TestOperatorHealthy covers healthy configurations that are normal on some platforms and must not be reported.
 func TestOperatorHealthy(t *testing.T) {
 	t.Parallel()
 	operatorPods := []corev1.Pod{driverPod(), toolkitPod(), pluginPod(), validatorPod(), discoveryPod(), exporterPod()}

@@ -40,7 +40,8 @@ func examined(t *testing.T, cases map[string]benchCase) {
 	}
 }
 
-// An operator that runs may say in its log why it applies nothing. What it tries again is not why.
+// TestOperatorLog verifies that the log of a running operator explains why the operator applies nothing, but not with
+// errors that it retries.
 func TestOperatorLog(t *testing.T) {
 	t.Parallel()
 	with := func(reason string) *bench {
@@ -69,7 +70,8 @@ func TestOperatorLog(t *testing.T) {
 	})
 }
 
-// The operator reverts changes to its DaemonSets: an image is corrected in the ClusterPolicy, or by an upgrade.
+// TestOperandImage verifies that an image is corrected in the ClusterPolicy or by an upgrade, because the operator
+// reverts changes to its DaemonSets.
 func TestOperandImage(t *testing.T) {
 	t.Parallel()
 	for image, text := range map[string]string{
@@ -86,7 +88,8 @@ func TestOperandImage(t *testing.T) {
 	}
 }
 
-// A plugin of another vendor that does not run is why pods wait for what it advertises, known message or not.
+// TestOtherPlugin verifies that another vendor's failing plugin explains the pods that are waiting for its resource,
+// regardless of whether its message is known.
 func TestOtherPlugin(t *testing.T) {
 	t.Parallel()
 	plugin := func(p *corev1.Pod) {
@@ -101,7 +104,7 @@ func TestOtherPlugin(t *testing.T) {
 			event("Pod", "intel-gpu-plugin-x", "FailedMount", text)
 	}
 	examined(t, map[string]benchCase{
-		"unknown": {with("the mount is odd"), "wl.other-accelerator", "the plugin that advertises it does not run"},
+		"unknown": {with("the mount is odd"), "wl.other-accelerator", "the plugin that advertises it is not running"},
 		"known": {
 			with(`MountVolume.SetUp failed for volume "kubeletcrt" : open /var/lib/kubelet/pki/kubelet.crt: ` +
 				"no such file or directory"),
@@ -110,7 +113,7 @@ func TestOtherPlugin(t *testing.T) {
 	})
 }
 
-// The commands that install a plugin reach nodes with taints of their own.
+// TestInstallReachesTaints verifies that the commands that install a plugin tolerate the nodes' own taints.
 func TestInstallReachesTaints(t *testing.T) {
 	t.Parallel()
 	taint := func(n *corev1.Node) {

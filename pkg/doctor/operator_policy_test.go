@@ -16,7 +16,7 @@ func gpuTainted(n *corev1.Node) {
 	n.Spec.Taints = []corev1.Taint{{Key: "nvidia.com/gpu", Value: "true", Effect: corev1.TaintEffectNoSchedule}}
 }
 
-// What places the operator's pods, and what the operator says of itself.
+// TestOperatorPlacement covers the placement of the operator's pods, and the operator's own status.
 func TestOperatorPlacement(t *testing.T) {
 	t.Parallel()
 	bare := plainNode("gpu-1", nodeLabel("cloud.google.com/gke-accelerator=nvidia-l4"))

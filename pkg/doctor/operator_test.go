@@ -21,14 +21,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// operandNow returns when the snapshots of these tests were made.
+// operandNow returns the time of the snapshots in these tests.
 func operandNow() time.Time { return time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC) }
 
 func operandAgo(d time.Duration) metav1.Time { return metav1.NewTime(operandNow().Add(-d)) }
 
 type nodeEdit func(*corev1.Node)
 
-// plainNode returns a node that is Ready for a month.
+// plainNode returns a node that has been Ready for a month.
 func plainNode(name string, edits ...nodeEdit) corev1.Node {
 	n := corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: name, CreationTimestamp: operandAgo(720 * time.Hour), Labels: map[string]string{},
@@ -42,7 +42,7 @@ func plainNode(name string, edits ...nodeEdit) corev1.Node {
 	return n
 }
 
-// gpuNode returns one with eight GPUs, labeled by NFD and GFD, which advertises them.
+// gpuNode returns a node that has and advertises eight GPUs, with labels from NFD and GFD.
 func gpuNode(edits ...nodeEdit) corev1.Node {
 	return plainNode("gpu-1", append([]nodeEdit{
 		nodeLabel("feature.node.kubernetes.io/pci-10de.present=true", "nvidia.com/gpu.present=true",
@@ -69,7 +69,7 @@ func offers(name corev1.ResourceName, capacity, allocatable int64) nodeEdit {
 	}
 }
 
-// withoutGPUs is a GPU node that advertises none.
+// withoutGPUs makes a GPU node advertise no GPUs.
 func withoutGPUs(n *corev1.Node) {
 	n.Status.Capacity, n.Status.Allocatable = corev1.ResourceList{}, corev1.ResourceList{}
 }
@@ -78,8 +78,8 @@ func notReadyNode(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.Condi
 
 type podEdit func(*corev1.Pod)
 
-// operandPod returns a pod of a DaemonSet of the operator on gpu-1, ready for a day. inits are its init containers,
-// which have ended.
+// operandPod returns a pod of an operator DaemonSet on gpu-1 that has been ready for a day. inits are its init
+// containers, which have completed.
 func operandPod(app, container string, inits []string, edits ...podEdit) corev1.Pod {
 	yes := true
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{
@@ -146,7 +146,7 @@ func exporterPod(edits ...podEdit) corev1.Pod {
 		}}, edits...)...)
 }
 
-// standalonePlugin returns the device plugin of its own chart, without init containers.
+// standalonePlugin returns a pod of the device plugin's own chart, without init containers.
 func standalonePlugin(edits ...podEdit) corev1.Pod {
 	return operandPod("nvidia-device-plugin", "nvidia-device-plugin-ctr", nil, edits...)
 }
@@ -159,7 +159,7 @@ func unready(pod *corev1.Pod) {
 	}
 }
 
-// waitsIn makes a pod wait in one of its init containers for some time.
+// waitsIn makes a pod wait in one of its init containers for the given time.
 func waitsIn(init string, since time.Duration) podEdit {
 	return func(pod *corev1.Pod) {
 		unready(pod)
@@ -182,7 +182,7 @@ func waitsIn(init string, since time.Duration) podEdit {
 	}
 }
 
-// crashes makes a pod's container crash again and again.
+// crashes makes a pod's container crash repeatedly.
 func crashes(message string) podEdit {
 	return func(pod *corev1.Pod) {
 		unready(pod)
@@ -213,7 +213,7 @@ func creating(since time.Duration) podEdit {
 	}
 }
 
-// startsFor makes a pod run, not ready, for some time.
+// startsFor makes a pod run for the given time without becoming ready.
 func startsFor(d time.Duration) podEdit {
 	return func(pod *corev1.Pod) {
 		unready(pod)
@@ -232,7 +232,7 @@ func podNamed(namespace, name string) podEdit {
 
 func podOn(node string) podEdit { return func(pod *corev1.Pod) { pod.Spec.NodeName = node } }
 
-// gpuPod returns a workload that asks for a GPU resource and is on no node yet.
+// gpuPod returns an unscheduled workload that requests a GPU resource.
 func gpuPod(name corev1.ResourceName) corev1.Pod {
 	pod := corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "train", CreationTimestamp: operandAgo(time.Hour)},
@@ -252,7 +252,7 @@ func logOf(pod corev1.Pod, text string) snapshot.Log {
 	return snapshot.Log{Namespace: pod.Namespace, Pod: pod.Name, Container: pod.Spec.Containers[0].Name, Text: text}
 }
 
-// operatorTold runs the checks of these layers alone, and says what they found: "root ID SEVERITY OBJECT" or "ID OBJECT
+// operatorTold runs only the checks of these layers, and returns their results: "root ID SEVERITY OBJECT" or "ID OBJECT
 // <- CAUSES", and "unknown ID OBJECT".
 func operatorTold(t *testing.T, s snapshot.Snapshot) ([]string, []finding.Finding) {
 	t.Helper()
@@ -294,11 +294,11 @@ func operatorTold(t *testing.T, s snapshot.Snapshot) ([]string, []finding.Findin
 	return lines, items
 }
 
-// operandCase is a cluster and what must be found in it.
+// operandCase is a cluster and its expected findings.
 type operandCase struct {
 	s    snapshot.Snapshot
 	want []string
-	// fix and evidence are texts that must stand somewhere in the findings' fixes and quotations.
+	// fix and evidence are texts that must be in the fixes and quotations of the findings.
 	fix, evidence []string
 }
 
@@ -334,7 +334,7 @@ func runOperandCases(t *testing.T, cases map[string]operandCase) {
 	}
 }
 
-// A pod or a custom resource of a damaged or hostile bundle makes no check fail.
+// TestOperatorDamaged verifies that no check panics on a pod or custom resource from a damaged or hostile bundle.
 func TestOperatorDamaged(t *testing.T) {
 	t.Parallel()
 	var pods []corev1.Pod

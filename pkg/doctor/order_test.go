@@ -14,8 +14,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// The same snapshot gives the same report, byte for byte, where Go's maps give their keys in another order each time:
-// quotas, demands and claims with several resources.
+// TestReportsOfTheSameSnapshotAreTheSame verifies that the same snapshot produces the same report, byte for byte,
+// although Go randomizes the order of map keys: quotas, demands and claims with several resources.
 func TestReportsOfTheSameSnapshotAreTheSame(t *testing.T) {
 	t.Parallel()
 	name := "gpu-1"

@@ -18,7 +18,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
-// alarms returns the roots of a report at warning or above: "id severity Kind namespace/name", sorted.
+// alarms returns a report's root causes with severity warning or higher as "id severity Kind namespace/name", sorted.
 func alarms(r Report) []string {
 	lines := []string{}
 	for _, f := range r.Roots() {
@@ -30,7 +30,7 @@ func alarms(r Report) []string {
 	return lines
 }
 
-// wantAlarms fails unless these are the alarms, and no others.
+// wantAlarms fails the test unless the alarms are exactly these.
 func wantAlarms(t *testing.T, r Report, want ...string) {
 	t.Helper()
 	if got := alarms(r); !slices.Equal(got, append([]string{}, want...)) {
@@ -41,7 +41,7 @@ func wantAlarms(t *testing.T, r Report, want ...string) {
 
 const importError = "Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\nModuleNotFoundError: No module named 'foo'\n"
 
-// A cluster in which users do what users do has no alarm: their jobs fail, their pods restart, their agents watch.
+// TestOrdinaryLife verifies that ordinary events cause no alarm: jobs fail, pods restart, and agents monitor GPUs.
 func TestOrdinaryLife(t *testing.T) {
 	t.Parallel()
 	ended := func(ago time.Duration, edits ...podChange) podChange {
@@ -127,7 +127,7 @@ func TestOrdinaryLife(t *testing.T) {
 	}
 }
 
-// A pod that was restarted is still told, as information.
+// TestRestartIsTold verifies that a restarted pod is still reported, as information.
 func TestRestartIsTold(t *testing.T) {
 	t.Parallel()
 	b := newBench().node("a", 8).pod("serve", "a", 1,
@@ -139,8 +139,8 @@ func TestRestartIsTold(t *testing.T) {
 	}
 }
 
-// Nodes that an autoscaler or the cloud takes away are no alarm, and those that join get their time; others that are
-// not Ready are an error.
+// TestNodesThatComeAndGo verifies that nodes that an autoscaler or the cloud removes cause no alarm, and that new nodes
+// get time to join. Other nodes that are not Ready are an error.
 func TestNodesThatComeAndGo(t *testing.T) {
 	t.Parallel()
 	gone := readiness(corev1.ConditionUnknown, "NodeStatusUnknown", "Kubelet stopped posting node status.")
@@ -194,7 +194,7 @@ func TestNodesThatComeAndGo(t *testing.T) {
 	}
 }
 
-// Windows nodes with GPUs beside Linux ones lack all of NVIDIA's software for Linux, and that is no fault.
+// TestWindowsNodes verifies that Windows nodes with GPUs, which lack NVIDIA's software for Linux, are not reported.
 func TestWindowsNodes(t *testing.T) {
 	t.Parallel()
 	b := newBench().node("win", 0, func(n *corev1.Node) {
@@ -210,7 +210,8 @@ func TestWindowsNodes(t *testing.T) {
 	}
 }
 
-// Software of other makers by the same names is not NVIDIA's, and NVIDIA's is, from a mirror too.
+// TestComponentsOfOthers verifies that software from other vendors with the same names is not treated as NVIDIA's, and
+// that NVIDIA's software is recognized even if it is from a mirror.
 func TestComponentsOfOthers(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -255,7 +256,8 @@ func runtimeClassOf(name string) (c nodev1.RuntimeClass) {
 	return c
 }
 
-// Pods with claims for network cards, CPUs or the GPUs of others are none of doctor's, whether there are GPUs or not.
+// TestClaimsForOtherDevices verifies that pods with claims for network cards, CPUs or other vendors' GPUs are ignored,
+// whether or not the cluster has NVIDIA GPUs.
 func TestClaimsForOtherDevices(t *testing.T) {
 	t.Parallel()
 	claiming := func(p *corev1.Pod) {
@@ -309,7 +311,7 @@ func TestClaimsForOtherDevices(t *testing.T) {
 	}
 }
 
-// hwTrain adds a GPU pod to the node that crashed some time ago, with a log.
+// hwTrain adds a GPU pod that crashed some time ago to the node, with a log.
 func hwTrain(host *api.Diagnosis, ago time.Duration, log string) *bench {
 	b := &bench{*hwSnapshot(host)}
 	return b.pod("train", "gpu-1", 1, crashing(1, "Error"), func(p *corev1.Pod) {
@@ -317,8 +319,8 @@ func hwTrain(host *api.Diagnosis, ago time.Duration, log string) *bench {
 	}).log("train", log)
 }
 
-// A pod that says why it fails, in words of its own, does not follow from what is wrong with its node; one that speaks
-// of CUDA, or that left no word, may.
+// TestOwnReasonStaysRoot verifies that problems with a node do not explain a pod that logs its own reason, but may
+// explain a pod that logs a CUDA error or nothing.
 func TestOwnReasonStaysRoot(t *testing.T) {
 	t.Parallel()
 	broken := func() *api.Diagnosis { // a GPU of the node needs a reset
@@ -370,8 +372,9 @@ func TestOwnReasonStaysRoot(t *testing.T) {
 	}
 }
 
-// What happened to a GPU long ago, and left nothing that nvidia-smi shows, is no alarm, and no cause of today's crash.
-// What is young explains what failed with it; what is still there explains all.
+// TestOldIncidents verifies that an old GPU incident of which nvidia-smi shows no trace is neither an alarm nor the
+// cause of a recent crash. A recent incident explains the pods that failed at that time, and an ongoing one explains
+// all.
 func TestOldIncidents(t *testing.T) {
 	t.Parallel()
 	const xid48 = "NVRM: Xid (PCI:0000:17:00): 48, pid=1, name=x, An uncorrectable double bit error (DBE) has been detected"
@@ -444,7 +447,8 @@ func TestOldIncidents(t *testing.T) {
 		"hw.ecc warning GPU gpu-1/0000:17:00")
 }
 
-// A pod that is held back on purpose waits for no node, and a node for virtual machines is not why all GPUs are in use.
+// TestWhoWaitsForANode verifies that a pod that is held back on purpose is not considered to be waiting for a node, and
+// that a node for virtual machines does not explain why all GPUs are in use.
 func TestWhoWaitsForANode(t *testing.T) {
 	t.Parallel()
 	bare := func(n *corev1.Node) {
@@ -489,7 +493,8 @@ func TestWhoWaitsForANode(t *testing.T) {
 	}
 }
 
-// Where nodes come from an autoscaler, that there is none yet is no certain error: GPUs may be sold out for hours.
+// TestScaleFromZero verifies that a missing node is not a certain error if an autoscaler adds nodes: GPUs may be
+// unavailable for hours.
 func TestScaleFromZero(t *testing.T) {
 	t.Parallel()
 	noGPU := func(n *corev1.Node) {
@@ -527,8 +532,8 @@ func TestScaleFromZero(t *testing.T) {
 	}
 }
 
-// What may not be listed is unknown: no check passes for want of evidence, and the matrix shows no layer as good of
-// which nothing was seen.
+// TestUnseenIsNotGood verifies that data that cannot be listed is unknown: no check passes without evidence, and the
+// matrix does not show a layer without evidence as healthy.
 func TestUnseenIsNotGood(t *testing.T) {
 	t.Parallel()
 	b := newBench().node("a", 2)

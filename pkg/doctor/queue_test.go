@@ -14,8 +14,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
-// TestQueueOfKAI protects that a pod that KAI Scheduler leaves out without a reason is explained by its queue, as far
-// as the queues of the cluster show it.
+// TestQueueOfKAI verifies that a pod that KAI Scheduler skips without a reason is explained by its queue, as far as the
+// cluster's queues show it.
 func TestQueueOfKAI(t *testing.T) {
 	t.Parallel()
 	queue := func(name, parent string) unstructured.Unstructured {
@@ -51,8 +51,8 @@ func TestQueueOfKAI(t *testing.T) {
 	}
 }
 
-// TestQueuedWork protects that GPU work without any pod is explained by its queue, or by what its scheduler says of it,
-// and that work that waits for its turn is not reported as a problem.
+// TestQueuedWork verifies that GPU work without pods is explained by its queue or by messages from its scheduler, and
+// that work that is waiting for its turn is not reported as a problem.
 func TestQueuedWork(t *testing.T) {
 	t.Parallel()
 	const (
@@ -257,7 +257,7 @@ func TestQueuedWork(t *testing.T) {
 	}
 }
 
-// TestOtherNodePool protects that a finding names the node pool of the pod's KAI Scheduler queue, and that a pod whose
+// TestOtherNodePool verifies that a finding names the node pool of the pod's KAI Scheduler queue, and that a pod whose
 // binding fails is not reported as ignored by all schedulers.
 func TestOtherNodePool(t *testing.T) {
 	t.Parallel()
@@ -283,7 +283,7 @@ func TestOtherNodePool(t *testing.T) {
 	}
 }
 
-// TestPinnedByKueue protects that a pod that Kueue assigned to a full node is reported if another node has enough free
+// TestPinnedByKueue verifies that a pod that Kueue assigned to a full node is reported if another node has enough free
 // GPUs.
 func TestPinnedByKueue(t *testing.T) {
 	t.Parallel()
@@ -304,8 +304,8 @@ func TestPinnedByKueue(t *testing.T) {
 	}
 }
 
-// TestFailingPlacers protects that a failing queue controller is reported while GPU work waits, and that neither other
-// schedulers nor pods of tenants are taken for one.
+// TestFailingPlacers verifies that a failing queue controller is reported while GPU work is waiting, and that other
+// schedulers and tenants' pods are not mistaken for one.
 func TestFailingPlacers(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

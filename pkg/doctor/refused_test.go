@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestVolumeHeld protects that a pod which holds a volume is blamed, and its deletion recommended, only if it is not
+// TestVolumeHeld verifies that a pod that holds a volume is blamed, and its deletion recommended, only if it is not
 // part of the same work.
 func TestVolumeHeld(t *testing.T) {
 	t.Parallel()
@@ -52,7 +52,7 @@ func TestVolumeHeld(t *testing.T) {
 	}
 }
 
-// TestPlaceholder protects that only a name which looks like a variable, and which the shell did not find, counts.
+// TestPlaceholder verifies that only a name counts that looks like a variable and that the shell did not find.
 func TestPlaceholder(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -74,7 +74,7 @@ func TestPlaceholder(t *testing.T) {
 	}
 }
 
-// TestRefusedByLimit protects that doctor reports pods that an operator cannot create, as its event says.
+// TestRefusedByLimit verifies that doctor reports pods that an operator cannot create according to its event.
 func TestRefusedByLimit(t *testing.T) {
 	t.Parallel()
 	b := newBench().node("n", 1).event("RayCluster", "ray", "FailedToCreateWorkerPod",
@@ -86,7 +86,8 @@ func TestRefusedByLimit(t *testing.T) {
 	}
 }
 
-// TestNodeNotDelivered protects that a pod does not wait for a node that the cloud refused, but for one that may come.
+// TestNodeNotDelivered verifies that a pod is considered to be waiting for a node that may still come, but not for one
+// that the cloud refused to create.
 func TestNodeNotDelivered(t *testing.T) {
 	t.Parallel()
 	const quota = "creating instance, insufficient capacity, with fleet error(s), VcpuLimitExceeded: ..."
@@ -120,7 +121,8 @@ func TestNodeNotDelivered(t *testing.T) {
 	}
 }
 
-// TestNoNodeTriggered protects that doctor asks for no further GPU node if the autoscaler says that none would help.
+// TestNoNodeTriggered verifies that doctor does not recommend another GPU node if the autoscaler reports that no node
+// would help.
 func TestNoNodeTriggered(t *testing.T) {
 	t.Parallel()
 	const small, no = "cluster-autoscaler-node-too-small", "pod didn't trigger scale-up: "

@@ -22,7 +22,8 @@ func controlledBy(kind, name string) podChange {
 	}
 }
 
-// The error with which the log of a running GPU pod ends is reported; what a program handles itself is not.
+// TestErrorsOfRunningPods verifies that an error at the end of a running GPU pod's log is reported, unless the program
+// handles the error itself.
 func TestErrorsOfRunningPods(t *testing.T) {
 	t.Parallel()
 	const (
@@ -55,7 +56,7 @@ func TestErrorsOfRunningPods(t *testing.T) {
 		},
 		"a GPU that the process cannot use anymore": {
 			logs("ERROR:    Exception in ASGI application\nTraceback (most recent call last):\n  File \"a.py\", line 412, in run\n"+
-				"RuntimeError: CUDA error: an illegal memory access was encountered\n", server), "wl.cuda-error warning", "still runs",
+				"RuntimeError: CUDA error: an illegal memory access was encountered\n", server), "wl.cuda-error warning", "still running",
 		},
 		"it was restarted by its parent": {
 			logs("RuntimeError: CUDA error: an illegal memory access was encountered\nINFO worker started\n", server), silent, "",
@@ -102,8 +103,9 @@ func TestErrorsOfRunningPods(t *testing.T) {
 	})
 }
 
-// The ends of logs of programs that work are not reported, although they have errors: those of clients, of what the
-// program does without, and of what it retries. The last one is a process that can no longer use its GPU.
+// TestLogsOfProgramsThatWork verifies that logs of working programs are not reported although they end with errors:
+// errors from clients, errors that the program tolerates, and errors that it retries. The last case is a process that
+// can no longer use its GPU.
 func TestLogsOfProgramsThatWork(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile(filepath.Join("testdata", "running-logs.txt"))
@@ -126,7 +128,7 @@ func TestLogsOfProgramsThatWork(t *testing.T) {
 	}
 }
 
-// restarted returns a change that makes a pod's container run again since some time, after a number of restarts.
+// restarted returns a change that makes a pod's container run again since the given time, after a number of restarts.
 func restarted(count int32, ago time.Duration, ended corev1.ContainerStateTerminated) podChange {
 	return func(p *corev1.Pod) {
 		ended.FinishedAt, ended.StartedAt = benchAgo(ago), benchAgo(ago+2*time.Minute)
@@ -136,7 +138,8 @@ func restarted(count int32, ago time.Duration, ended corev1.ContainerStateTermin
 	}
 }
 
-// Pods that are killed now and then run at the moment of the snapshot; restarts that are over do not count.
+// TestRestartsNowAndThen verifies that pods that are killed repeatedly but are running at the time of the snapshot are
+// reported, and that restarts in the past are not.
 func TestRestartsNowAndThen(t *testing.T) {
 	t.Parallel()
 	oom := corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}
@@ -229,7 +232,8 @@ func TestRestartsNowAndThen(t *testing.T) {
 	}
 }
 
-// An eviction names the resource, what the pod used and what it requested. One that is settled is not a warning.
+// TestEvictions verifies that an eviction shows the resource, the pod's usage and its request, and that a resolved
+// eviction is not a warning.
 func TestEvictions(t *testing.T) {
 	t.Parallel()
 	evicted := func(message string, edits ...podChange) *bench {
@@ -253,10 +257,10 @@ func TestEvictions(t *testing.T) {
 			now(evicted("The node had condition: [MemoryPressure]. "), "x"), "wl.evicted warning", "low on memory",
 		},
 		"disk pressure": {
-			now(evicted("The node had condition: [DiskPressure]. "), "x"), "wl.evicted warning", "disk ran full",
+			now(evicted("The node had condition: [DiskPressure]. "), "x"), "wl.evicted warning", "disk was full",
 		},
 		"inodes": {
-			now(evicted("The node was low on resource: inodes. "), "x"), "wl.evicted warning", "disk ran full",
+			now(evicted("The node was low on resource: inodes. "), "x"), "wl.evicted warning", "disk was full",
 		},
 		"process IDs": {
 			now(evicted("The node was low on resource: pids. "), "x"), "wl.evicted warning", "process IDs",
@@ -274,7 +278,8 @@ func TestEvictions(t *testing.T) {
 	})
 }
 
-// A DaemonSet that a failing pod depends on, and that is kept off its node, is reported.
+// TestNodeAgents verifies that a DaemonSet that a failing pod depends on is reported if it is excluded from the pod's
+// node.
 func TestNodeAgents(t *testing.T) {
 	t.Parallel()
 	const said = "2026-01-01T11:39:52Z info waiting 2m0s for /var/run/sds/uds_path\n"
@@ -359,7 +364,8 @@ func TestNodeAgents(t *testing.T) {
 	})
 }
 
-// The sidecar of a service mesh is why ranks cannot connect, unless a rank has an error of its own.
+// TestMeshBetweenRanks verifies that a service mesh's sidecar explains why ranks cannot connect, unless a rank has an
+// error of its own.
 func TestMeshBetweenRanks(t *testing.T) {
 	t.Parallel()
 	const reset = "File \"mnist.py\", line 116, in main\n    dist.init_process_group(backend=args.backend)\n" +

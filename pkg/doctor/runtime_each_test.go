@@ -17,7 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// readNode returns a healthy cluster whose node was read: containerd of a release with these files.
+// readNode returns a healthy cluster with a node that was read: containerd in this release with these files.
 func readNode(t *testing.T, release string, files ...string) *snapshot.Snapshot {
 	t.Helper()
 	c := configOf(t, release, files...)
@@ -26,13 +26,13 @@ func readNode(t *testing.T, release string, files ...string) *snapshot.Snapshot 
 	)
 }
 
-// kubeadmNode returns one of kubeadm with the handler nvidia.
+// kubeadmNode returns a kubeadm node with the handler nvidia.
 func kubeadmNode(t *testing.T) *snapshot.Snapshot {
 	t.Helper()
 	return readNode(t, "1.7.28", rootConfig, nodeConfig(t, "v2-kubeadm.toml"))
 }
 
-// talosNode returns a node of Talos that was not read. Its device plugin has a RuntimeClass, and a GPU pod has none.
+// talosNode returns a Talos node that was not read. Its device plugin has a RuntimeClass, but a GPU pod has none.
 func talosNode(t *testing.T, strategy string) *snapshot.Snapshot {
 	t.Helper()
 	s := kubeadmNode(t)
@@ -53,8 +53,8 @@ func kubeadmConfig(t *testing.T) *containerd.Config {
 	return configOf(t, "1.7.28", rootConfig, nodeConfig(t, "v2-kubeadm.toml"))
 }
 
-// withoutWatcher returns a node whose containerd was started at 11:55, and where one said at that time that there was
-// no inotify instance left for it: as containerd 2.2 did on a node of the test cluster.
+// withoutWatcher returns a node whose containerd started at 11:55. At the given time, a containerd logged that no
+// inotify instance was left, as containerd 2.2 did on a node in the test cluster.
 func withoutWatcher(t *testing.T, at string, instance *api.Instance) *snapshot.Snapshot {
 	t.Helper()
 	s := gpuCluster(api.Runtime{Kubelet: api.Kubelet{PID: 100, CgroupDriver: "systemd"}, Instance: instance})
@@ -74,7 +74,7 @@ func withoutWatcher(t *testing.T, at string, instance *api.Instance) *snapshot.S
 	return s
 }
 
-// withPart adds a pod of a component to the node.
+// withPart adds a component's pod to the node.
 func withPart(s *snapshot.Snapshot, name, image string, ready bool, env ...corev1.EnvVar) *corev1.Pod {
 	status := corev1.ConditionFalse
 	if ready {
@@ -114,8 +114,8 @@ func policyWith(spec map[string]any) []unstructured.Unstructured {
 	}}}
 }
 
-// changing returns a node whose kubelet has another cgroup driver than containerd, and two pods whose sandboxes
-// changed.
+// changing returns a node whose kubelet and containerd use different cgroup drivers, with two pods whose sandboxes were
+// recreated.
 func changing(t *testing.T, release string, times int32) *snapshot.Snapshot {
 	t.Helper()
 	s := readNode(t, release, rootConfig, "version = 2\n")
@@ -138,7 +138,8 @@ func changing(t *testing.T, release string, times int32) *snapshot.Snapshot {
 	return s
 }
 
-// Each check finds what it is for, with a fix for this node, and keeps still at what only looks like it.
+// TestRuntimeChecks verifies that each check finds its failure, with a fix for this node, and reports nothing for
+// similar cases.
 func TestRuntimeChecks(t *testing.T) {
 	t.Parallel()
 	const root, id = "version = 2\n", `[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.`
@@ -577,7 +578,8 @@ func TestRuntimeChecks(t *testing.T) {
 	}
 }
 
-// A node whose runtime found no inotify instance has one root, which says how to have more.
+// TestRuntimeWithoutInotify verifies that a node whose runtime has no inotify instance has one root cause, with a fix
+// that raises the limit.
 func TestRuntimeWithoutInotify(t *testing.T) {
 	t.Parallel()
 	report := Examine(withoutRuntime(withoutWatcher(t, "11:55:01", instanceOf(kubeadmConfig(t), nil))), Options{})
@@ -586,8 +588,8 @@ func TestRuntimeWithoutInotify(t *testing.T) {
 	}
 }
 
-// Where the node could not be read, nobody says that it is well; and a node whose runtime is down has one root, which
-// says how to look.
+// TestRuntimeNotRead verifies that a node that could not be read is not reported as healthy, and that a node whose
+// runtime is down has one root cause, with commands to inspect it.
 func TestRuntimeNotRead(t *testing.T) {
 	t.Parallel()
 	report := Examine(withoutRuntime(gpuCluster(api.Runtime{})), Options{})
@@ -608,7 +610,7 @@ func TestRuntimeNotRead(t *testing.T) {
 	}
 }
 
-// A class whose handler nobody asks for may be missing: only what is used counts.
+// TestUnusedHandler verifies that the handler of an unused RuntimeClass may be missing.
 func TestUnusedHandler(t *testing.T) {
 	t.Parallel()
 	s := kubeadmNode(t)

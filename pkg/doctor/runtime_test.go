@@ -30,7 +30,7 @@ var runtimeTime = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 const rootConfig = "/etc/containerd/config.toml"
 
-// nodeConfig returns a real configuration of pkg/containerd's own tests.
+// nodeConfig returns a real configuration from the tests of pkg/containerd.
 func nodeConfig(t *testing.T, name string) string {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("..", "containerd", "testdata", "nodes", name))
@@ -40,7 +40,7 @@ func nodeConfig(t *testing.T, name string) string {
 	return string(raw)
 }
 
-// configOf returns what a containerd of a release loads: the root file first.
+// configOf returns the configuration that a containerd release loads from these files, the root file first.
 func configOf(t *testing.T, release string, files ...string) *containerd.Config {
 	t.Helper()
 	r, err := containerd.ParseRelease(release)
@@ -54,7 +54,7 @@ func configOf(t *testing.T, release string, files ...string) *containerd.Config 
 	return c
 }
 
-// daemonWith returns what the daemon would answer with these files; nil where CRI does not load with them.
+// daemonWith returns the daemon's response with this configuration, or nil if CRI is not loaded with it.
 func daemonWith(c *containerd.Config) *cri.Info {
 	merged, err := c.Merged()
 	if err != nil {
@@ -92,7 +92,7 @@ func daemonWith(c *containerd.Config) *cri.Info {
 	return &cri.Info{Name: "containerd", Version: "v" + c.Release.String(), Ready: true, Config: raw}
 }
 
-// instanceOf returns the kubelet's containerd with files on disk, and with what it has loaded.
+// instanceOf returns the kubelet's containerd with its files on disk and its configuration in memory.
 func instanceOf(disk *containerd.Config, info *cri.Info) *api.Instance {
 	i := &api.Instance{
 		PID: 50, Exe: "/usr/bin/containerd", Socket: "/run/containerd/containerd.sock", Unit: "containerd.service",
@@ -136,7 +136,7 @@ func instanceOf(disk *containerd.Config, info *cri.Info) *api.Instance {
 	return i
 }
 
-// gpuCluster returns a healthy cluster with one GPU node whose helper found that runtime, and pods that need it.
+// gpuCluster returns a healthy cluster with one GPU node on which the helper found this runtime, and pods that use it.
 func gpuCluster(runtime api.Runtime) *snapshot.Snapshot {
 	ready := func(status corev1.ConditionStatus) []corev1.PodCondition {
 		return []corev1.PodCondition{
@@ -201,7 +201,7 @@ func gpuCluster(runtime api.Runtime) *snapshot.Snapshot {
 	return s
 }
 
-// failsToStart makes the training pod one that does not start, with the kubelet's event.
+// failsToStart makes the training pod fail to start, with the kubelet's event.
 func failsToStart(s *snapshot.Snapshot, message string) *snapshot.Snapshot {
 	pod := &s.Pods[len(s.Pods)-1]
 	pod.Status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{
@@ -219,7 +219,7 @@ func failsToStart(s *snapshot.Snapshot, message string) *snapshot.Snapshot {
 	return s
 }
 
-// withoutRuntime makes the node one whose kubelet has no runtime.
+// withoutRuntime makes the node's kubelet have no runtime.
 func withoutRuntime(s *snapshot.Snapshot) *snapshot.Snapshot {
 	s.Nodes[0].Status.Conditions = []corev1.NodeCondition{{
 		Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady",
@@ -228,7 +228,7 @@ func withoutRuntime(s *snapshot.Snapshot) *snapshot.Snapshot {
 	return s
 }
 
-// runtimeRoots returns the IDs of what no other finding explains, from Warning on.
+// runtimeRoots returns the IDs of root causes with severity Warning or higher.
 func runtimeRoots(r Report) string {
 	var all []string
 	for _, f := range r.Roots() {
@@ -240,7 +240,7 @@ func runtimeRoots(r Report) string {
 	return strings.Join(all, " ")
 }
 
-// reportLines returns the whole report in lines, for messages.
+// reportLines formats the whole report as lines, for messages.
 func reportLines(r Report) string {
 	var all []string
 	for _, f := range r.Items {
@@ -250,10 +250,10 @@ func reportLines(r Report) string {
 	return strings.Join(all, "\n")
 }
 
-// sandboxError is how the kubelet's event begins.
+// sandboxError is the beginning of the kubelet's event.
 const sandboxError = "Failed to create pod sandbox: rpc error: code = Unknown desc = "
 
-// What the kubelet's event says for each mode of `runtime break`, as the real daemons said it (1.7.28); empty where
+// modeEvents contains the kubelet's event for each mode of `runtime break`, from real daemons (1.7.28). It is empty if
 // pods start.
 var modeEvents = map[containerd.Mode]string{
 	containerd.ModeMissingHandler: sandboxError +
@@ -266,8 +266,8 @@ var modeEvents = map[containerd.Mode]string{
 		`failed to create containerd task: failed to resolve runtime path: runtime "io.containerd.gpu-fault-nosuch.v2" binary not installed "containerd-shim-gpu-fault-nosuch-v2": file does not exist: unknown`,
 }
 
-// Every fault that `runtime break` makes is told as its own root, and nothing else is: with what the node's files and
-// memory say after a restart.
+// TestModesOfRuntimeBreak verifies that each fault of `runtime break` is reported as the only root cause, with the
+// node's files and configuration in memory after a restart.
 func TestModesOfRuntimeBreak(t *testing.T) {
 	t.Parallel()
 	for _, base := range []struct{ file, release string }{
@@ -304,7 +304,8 @@ func TestModesOfRuntimeBreak(t *testing.T) {
 					t.Errorf("the roots are %q, want %s:\n%s", got, mode.Root, reportLines(report))
 				}
 
-				// Only edited, and not restarted: that is the root, whatever it would become.
+				// If the files were edited but containerd was not restarted, that is the root cause, regardless of the
+				// effect of the edits.
 				s = gpuCluster(
 					api.Runtime{Kubelet: kubelet, Instance: instanceOf(after, daemonWith(before)), Decoys: decoys},
 				)
@@ -313,7 +314,7 @@ func TestModesOfRuntimeBreak(t *testing.T) {
 					t.Errorf("edited and not restarted, the roots are %q:\n%s", got, reportLines(report))
 				}
 
-				// And without the fault there is nothing.
+				// Without the fault, there are no findings.
 				report = Examine(
 					gpuCluster(api.Runtime{Kubelet: kubelet, Instance: instanceOf(before, daemonWith(before))}),
 					Options{},
@@ -326,7 +327,8 @@ func TestModesOfRuntimeBreak(t *testing.T) {
 	}
 }
 
-// withFault returns what the daemon loads with a fault in its files, and the files that it does not load.
+// withFault returns the configuration that the daemon loads with a fault in its files, and the files that it does not
+// load.
 func withFault(before *containerd.Config, broken *containerd.Broken) (*containerd.Config, []api.Instance) {
 	after := &containerd.Config{Release: before.Release, Files: slices.Clone(before.Files)}
 	var decoys []api.Instance
@@ -347,8 +349,8 @@ func withFault(before *containerd.Config, broken *containerd.Broken) (*container
 	return after, decoys
 }
 
-// Without the node the words of the runtime are the evidence, and they name the root all the same. The fix says to read
-// the node.
+// TestStartErrorsWithoutTheNode verifies that the runtime's messages identify the root cause even if the node was not
+// read. The fix recommends reading the node.
 func TestStartErrorsWithoutTheNode(t *testing.T) {
 	t.Parallel()
 	for message, want := range map[string]string{
@@ -383,7 +385,7 @@ func TestStartErrorsWithoutTheNode(t *testing.T) {
 	}
 }
 
-// Old words about a pod that has started since are no evidence.
+// TestStartErrorsOfPodsThatStarted verifies that old messages about a pod that has since started are not evidence.
 func TestStartErrorsOfPodsThatStarted(t *testing.T) {
 	t.Parallel()
 	message := sandboxError + `failed to get sandbox runtime: no runtime for "nvidia" is configured`
@@ -415,7 +417,7 @@ const (
 	snapSocket = "/var/lib/k8s-containerd/k8s-containerd/run/containerd/containerd.sock"
 )
 
-// wrongInstance returns the cluster of the thread k8s-snap#1991: the kubelet's containerd is the snap's, and the
+// wrongInstance returns the cluster from the thread k8s-snap#1991: the kubelet uses the snap's containerd, and the
 // toolkit edits the other one.
 func wrongInstance(t *testing.T) *snapshot.Snapshot {
 	t.Helper()
@@ -443,8 +445,8 @@ runtime_type = "io.containerd.runc.v2"
 BinaryName = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 `
 
-// The fix for the wrong instance has all four variables, those that the user has already, the release's own version,
-// and the right unit.
+// TestWrongInstanceFix verifies that the fix contains all four variables, the user's existing variables, the release's
+// own version, and the correct unit.
 func TestWrongInstanceFix(t *testing.T) {
 	t.Parallel()
 	policy := unstructured.Unstructured{Object: map[string]any{
@@ -511,7 +513,8 @@ func TestWrongInstanceFix(t *testing.T) {
 	}
 }
 
-// What is normal somewhere is no finding: no handler where GPUs come in another way, or under another name.
+// TestRuntimeIsHealthy verifies that normal configurations are not reported: no handler if GPUs are provided in another
+// way, or a handler with another name.
 func TestRuntimeIsHealthy(t *testing.T) {
 	t.Parallel()
 	none := func(t *testing.T, release string) api.Runtime {

@@ -26,7 +26,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// bench is a small cluster for the checks of the cluster, network, scheduling, access and workload.
+// bench is a small cluster for the checks of the cluster, network, scheduling, access and workload layers.
 type bench struct{ snapshot.Snapshot }
 
 func benchNow() time.Time { return time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC) }
@@ -53,7 +53,7 @@ func newBench() *bench {
 	return b
 }
 
-// node adds a Ready amd64 node of 8 CPUs with a label that tells of GPUs, and that many of them.
+// node adds a Ready amd64 node with 8 CPUs, a GPU label, and count GPUs.
 func (b *bench) node(name string, count int64, edits ...nodeChange) *bench {
 	n := corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: benchAgo(240 * time.Hour),
@@ -80,7 +80,7 @@ func (b *bench) node(name string, count int64, edits ...nodeChange) *bench {
 	return b
 }
 
-// pod adds a pod that asks for that many GPUs: it runs on the node, or waits for one when the node is "".
+// pod adds a pod that requests count GPUs. It runs on the node, or is waiting for a node if on is "".
 func (b *bench) pod(name, on string, count int64, edits ...podChange) *bench {
 	p := corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, CreationTimestamp: benchAgo(time.Hour)},
@@ -128,7 +128,7 @@ func (b *bench) log(pod, text string) *bench {
 	return b
 }
 
-// head returns the beginning of the container's log, and container the end of another's.
+// head sets the beginning of the container's log. container sets the end of another container's log.
 func (b *bench) head(pod, text string) *bench {
 	b.Logs = append(b.Logs, snapshot.Log{Namespace: "team", Pod: pod, Container: "main", Head: true, Text: text})
 	return b
@@ -139,7 +139,7 @@ func (b *bench) container(name, text string) *bench {
 	return b
 }
 
-// previous returns the log of the container's run before.
+// previous sets the log of the container's previous instance.
 func (b *bench) previous(pod, text string) *bench {
 	b.Logs = append(b.Logs, snapshot.Log{Namespace: "team", Pod: pod, Container: "main", Previous: true, Text: text})
 	return b
@@ -189,7 +189,7 @@ func crashing(code int32, reason string) podChange {
 	return inState(inWaiting("CrashLoopBackOff", "back-off 5m0s restarting failed container"), exitedWith(code, reason))
 }
 
-// failed is a pod that ended badly and is not restarted.
+// endedBadly makes a pod fail without being restarted.
 func endedBadly(reason string) podChange {
 	return func(p *corev1.Pod) {
 		p.Status.Phase, p.Status.Reason, p.Status.Conditions, p.Status.ContainerStatuses = corev1.PodFailed, reason,
@@ -242,7 +242,7 @@ func selector(key, value string) podChange {
 	return func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{key: value} }
 }
 
-// tell prints what the checks of the layers under test say: "ID severity", sorted, and "ID unknown".
+// tell returns the results of the checks under test as "ID severity" and "ID unknown", sorted.
 func (b *bench) tell(t *testing.T) ([]string, []finding.Finding) {
 	t.Helper()
 	var lines []string
@@ -304,7 +304,8 @@ func runBench(t *testing.T, cases map[string]benchCase) {
 	}
 }
 
-// Each reason for which a pod stays Pending is told apart from the others, and a pod that waits on purpose is no fault.
+// TestPending verifies that the reasons why a pod stays Pending are distinguished, and that a pod that is waiting on
+// purpose is not a problem.
 func TestPending(t *testing.T) {
 	t.Parallel()
 	gated := func(p *corev1.Pod) {
@@ -356,7 +357,7 @@ func TestPending(t *testing.T) {
 		}).pod("h", "a", 2).pod("p", "", 1, toldByScheduler(
 			"0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) had untolerated taint {maintenance: pending}.",
 		)),
-			"sched.all-in-use warning", "let the pod tolerate the taint of the nodes with free GPUs"},
+			"sched.all-in-use warning", "add a toleration for the taint on the nodes with free GPUs"},
 		"free, and not where its like are": {newBench().node("a", 2).node("b", 2).pod("h", "a", 2, together).pod("p",
 			"", 1, together,
 			toldByScheduler(
@@ -500,7 +501,7 @@ func TestPending(t *testing.T) {
 	})
 }
 
-// Without the right to list pods nothing about them is taken for healthy.
+// TestPendingUnknown verifies that pods are not considered healthy if the user may not list them.
 func TestPendingUnknown(t *testing.T) {
 	t.Parallel()
 	lines, all := newBench().node("a", 0).missing("api/pods").tell(t)
@@ -517,7 +518,7 @@ func TestPendingUnknown(t *testing.T) {
 	}
 }
 
-// One cause, one root: what the graph folds below the causes of these layers.
+// TestSchedulingRoots verifies that each cause is one root cause, with the consequences that the graph groups under it.
 func TestSchedulingRoots(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -553,8 +554,8 @@ func TestSchedulingRoots(t *testing.T) {
 	}
 }
 
-// Over random clusters the numbers of the allocation view add up, holders account for all that is used, and no pod that
-// is told to wait for GPUs would fit on an open node.
+// TestAllocationAddsUp verifies with random clusters that the numbers in the allocation view add up, that holders
+// account for all usage, and that no pod for which doctor recommends waiting for GPUs would fit on an available node.
 func TestAllocationAddsUp(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(200) {
@@ -616,7 +617,7 @@ func TestAllocationAddsUp(t *testing.T) {
 	}
 }
 
-// enoughOn reports whether the nodes that are big enough for it have that many free together.
+// enoughOn reports whether the nodes that are large enough have this many free GPUs in total.
 func enoughOn(view scheduler.AllocationView, want int64) bool {
 	sum := int64(0)
 	for _, n := range view.Nodes {
@@ -629,7 +630,7 @@ func enoughOn(view scheduler.AllocationView, want int64) bool {
 	return sum >= want
 }
 
-// Claims that are allocated count as used, as the pods that they are reserved for.
+// TestAllocationOfClaims verifies that allocated claims count as used by the pods for which they are reserved.
 func TestAllocationOfClaims(t *testing.T) {
 	t.Parallel()
 	b := newBench().node("a", 0).pod("p", "a", 0)

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// daemonSet adds a DaemonSet that wants no pod, because of its selector or its tolerations.
+// daemonSet adds a DaemonSet with no desired pods, because of its selector or its tolerations.
 func (b *bench) daemonSet(name string, selects map[string]string) *bench {
 	d := appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "plugins", Name: name}}
 	d.Spec.Template.Spec.NodeSelector = selects
@@ -32,8 +32,8 @@ func labelled(key string) podChange {
 	return func(p *corev1.Pod) { p.Labels = map[string]string{key: "launcher"} }
 }
 
-// What serves pods is at fault for them: a scheduler that does not run, a plugin of any vendor that runs nowhere. What
-// is named is what is missing, and no advice is given that cannot work on the platform.
+// TestWhoServesPods verifies that a missing component explains the pods that depend on it: a scheduler that is not
+// running, or any vendor's plugin that runs on no node. The fix must work on the platform.
 func TestWhoServesPods(t *testing.T) {
 	t.Parallel()
 	hami := func(p *corev1.Pod) {
@@ -50,7 +50,7 @@ func TestWhoServesPods(t *testing.T) {
 		"a scheduler that does not run": {
 			newBench().node("a", 2).pod("p", "", 1, hami).
 				pod("hami-scheduler-5c-x", "a", 0, elsewhere, cannotPull("ImagePullBackOff", "dial tcp: i/o timeout")),
-			"img.pull-network info, sched.no-scheduler error", "Pod kube-system/hami-scheduler-5c-x fails",
+			"img.pull-network info, sched.no-scheduler error", "Pod kube-system/hami-scheduler-5c-x is failing",
 		},
 		"an extender accounts for what no node advertises": {
 			newBench().node("a", 2).pod("p", "", 1, hami, toldByAnother("no available node")),
@@ -60,13 +60,13 @@ func TestWhoServesPods(t *testing.T) {
 			newBench().node("a", 2, gives("gpu.intel.com/i915", 5, 5)).
 				pod("server", "a", 0, wants("gpu.intel.com/i915", 5)).
 				pod("p", "", 0, wants("gpu.intel.com/i915", 1)),
-			"wl.other-accelerator error", "other pods hold all 5 of gpu.intel.com/i915",
+			"wl.other-accelerator error", "other pods hold the entire capacity of gpu.intel.com/i915: 5",
 		},
 		"what the nodes lack is named": {
 			newBench().node("a", 2, gives("rdma/hca", 1, 0)).pod("p", "", 1, func(p *corev1.Pod) {
 				p.Spec.Containers[0].Resources.Limits["rdma/hca"] = resource.MustParse("1")
 			}),
-			"sched.insufficient-other error", "as much free rdma/hca as the pod requests",
+			"sched.insufficient-other error", "enough free rdma/hca for the pod",
 		},
 		"a label that the cloud sets": {
 			newBench().node("a", 2, gke).pod("p", "", 1, selector("cloud.google.com/gke-accelerator", "nvidia-l4")),
@@ -74,12 +74,12 @@ func TestWhoServesPods(t *testing.T) {
 		},
 		"nothing adds nodes": {
 			newBench().node("a", 2, eks).pod("h", "a", 2).pod("p", "", 1), "sched.all-in-use warning",
-			"nothing adds nodes: no cluster-autoscaler or Karpenter is seen",
+			"no cluster-autoscaler or Karpenter was found that would add nodes",
 		},
 		"a program that ends": {
 			newBench().node("a", 2).pod("p", "a", 1, crashing(0, "Completed")).log("p", "done\n"),
 			"wl.completes error, wl.pod-failing error",
-			"ends without an error",
+			"exits without an error",
 		},
 		"a launcher without GPUs": {
 			newBench().node("a", 2).
@@ -98,8 +98,8 @@ func TestWhoServesPods(t *testing.T) {
 	})
 }
 
-// The DaemonSet of another vendor's plugin runs nowhere: because of a label or a taint, and not while an autoscaler may
-// add its nodes.
+// TestPluginsThatRunNowhere verifies that another vendor's plugin DaemonSet that runs on no node because of a label or
+// a taint is reported, unless an autoscaler may add its nodes.
 func TestPluginsThatRunNowhere(t *testing.T) {
 	t.Parallel()
 	intel := map[string]string{"intel.feature.node.kubernetes.io/gpu": "true"}

@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestNamesOfPeers protects that a name that was not found is called wrong, or asked for too early, only if the pods
-// and Services of the namespace show it.
+// TestNamesOfPeers verifies that an unresolved name is reported as wrong, or as requested too early, only if the pods
+// and Services in the namespace show it.
 func TestNamesOfPeers(t *testing.T) {
 	t.Parallel()
 	const (
@@ -63,7 +63,8 @@ func TestNamesOfPeers(t *testing.T) {
 	}
 }
 
-// TestServingCompared protects that the settings of a server's containers are named as the cause only if they are it.
+// TestServingCompared verifies that the settings of a server's containers are reported as the cause only if they are
+// the cause.
 func TestServingCompared(t *testing.T) {
 	t.Parallel()
 	const (

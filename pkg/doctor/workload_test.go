@@ -12,8 +12,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// What GPU pods themselves say of why they fail; pods that start, have ended well, are being deleted or have been
-// replaced are fine.
+// TestWorkloadChecks covers the failures that GPU pods report themselves. Pods that are starting, have completed, are
+// being deleted or have been replaced are healthy.
 func TestWorkloadChecks(t *testing.T) {
 	t.Parallel()
 	crash := func(log string) *bench {
@@ -208,14 +208,15 @@ func TestWorkloadChecks(t *testing.T) {
 	})
 }
 
-// nvidia-smi's words of one GPU.
+// smiOfOne returns nvidia-smi output for one GPU.
 func smiOfOne(memory, load, processes string) string {
 	return `<?xml version="1.0" ?><nvidia_smi_log><driver_version>590.48.01</driver_version><attached_gpus>1</attached_gpus><gpu id="00000000:17:00.0"><product_name>Tesla T4</product_name>
 <fb_memory_usage><total>15360 MiB</total><used>` + memory + ` MiB</used><free>1 MiB</free></fb_memory_usage><utilization><gpu_util>` + load + ` %</gpu_util></utilization>
 <processes>` + processes + `</processes></gpu></nvidia_smi_log>`
 }
 
-// A pod is idle only when nothing at all runs on its node's GPUs, and it matters only when others wait.
+// TestIdleHolder verifies that a pod is idle only if no process uses any GPU on its node, and that this matters only if
+// other pods are waiting.
 func TestIdleHolder(t *testing.T) {
 	t.Parallel()
 	read := func(b *bench, xml string) *bench {

@@ -33,8 +33,8 @@ type Check struct {
 	// From lists the parts of the snapshot ("api/pods", "logs") that the check depends on. If one of them is missing
 	// and the check finds nothing, its result is unknown.
 	From []string
-	// Reads describes in detail what the check reads. Why describes how it draws its conclusions and what counts as
-	// healthy. Both are printed by `doctor explain`.
+	// Reads describes in detail what the check reads. Why describes how the check draws its conclusions and what it
+	// considers healthy. `doctor explain` prints both.
 	Reads, Why string
 	// Explains lists the IDs of findings, or patterns such as "dp.*", that this check's findings can cause on the same
 	// node or pod.
@@ -49,7 +49,7 @@ type Check struct {
 	// Symptom determines how the findings take their title, cause and fix from signatures.
 	Symptom Symptom
 	Doc     string   // URL
-	Sources []string // issues and documents that describe the failure: gpu-operator#1323
+	Sources []string // issues and documents that describe the failure, for example gpu-operator#1323
 	Run     func(*facts.Facts, *Result)
 }
 
@@ -62,7 +62,7 @@ const (
 	Precise             // the check knows the cause; only a decisive signature replaces it
 	Explained           // the check knows the cause in general; a likely signature replaces it
 	Unexplained         // the check does not know the cause
-	Known               // a finding is kept only if a signature matches
+	Known               // findings are kept only if a signature matches
 )
 
 // Result collects the findings of one check.
@@ -135,7 +135,8 @@ func (r *Result) missed(f *facts.Facts) {
 	}
 }
 
-// Add adds a finding. An empty ID, layer or link defaults to the check's value. The default confidence is Certain.
+// Add adds a finding. If the finding has no ID, layer or link, Add sets them to the check's values. The default
+// confidence is Certain.
 func (r *Result) Add(f finding.Finding) {
 	if f.ID == "" {
 		f.ID = r.Check.ID

@@ -9,7 +9,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// A check that crashes is told as unknown, and what it found before stays; it never takes doctor with it.
+// TestACheckThatCrashesIsUnknown verifies that a check that panics is reported as unknown, and that its earlier
+// findings are kept. It must not crash doctor.
 func TestACheckThatCrashesIsUnknown(t *testing.T) {
 	t.Parallel()
 	r := &Result{Check: Check{ID: "x.y", Layer: finding.LayerWorkload, Run: func(_ *facts.Facts, r *Result) {

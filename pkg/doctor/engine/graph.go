@@ -46,8 +46,8 @@ func Gather(results []*Result, ignore []Ignore, checks []Check) (all []finding.F
 	return all, ignored
 }
 
-// Prune removes findings that are based only on a known message or another vendor's resource if other checks report the
-// same object for a reason of their own.
+// Prune removes findings that are based only on a known message or another vendor's resource if other checks have a
+// reason of their own to report the same object.
 func Prune(results []*Result) {
 	covered, restarted := map[finding.Object]bool{}, map[finding.Object]bool{}
 	for _, r := range results {
@@ -59,7 +59,7 @@ func Prune(results []*Result) {
 				continue // the message may explain why the GPUs are idle
 			}
 			if f.ID == "wl.pod-failing" && f.Severity == finding.Info {
-				restarted[f.Object] = true // or failed long ago: its current messages are not covered
+				restarted[f.Object] = true // or failed long ago; the finding does not cover its current messages
 				continue
 			}
 			covered[f.Object] = true
@@ -73,14 +73,14 @@ func Prune(results []*Result) {
 	for _, r := range results {
 		if r.Check.Symptom == Known || r.Check.Last {
 			r.Findings = slices.DeleteFunc(r.Findings, func(f finding.Finding) bool {
-				return covered[f.Object] || restarted[f.Object] && !saysNow(f)
+				return covered[f.Object] || restarted[f.Object] && !isCurrent(f)
 			})
 		}
 	}
 }
 
-// saysNow reports whether a finding quotes the log of an instance that is still running.
-func saysNow(f finding.Finding) bool {
+// isCurrent reports whether a finding quotes the log of an instance that is still running.
+func isCurrent(f finding.Finding) bool {
 	return len(f.Evidence) > 0 && strings.HasPrefix(f.Evidence[0].Source, "log of ") &&
 		!strings.HasSuffix(f.Evidence[0].Source, previous)
 }
@@ -152,7 +152,7 @@ type cause struct {
 func causeOf(f finding.Finding) cause { return cause{f.ID, f.As, f.Written, f.OfRun} }
 
 // explain sets the CausedBy field of each finding to the IDs of its possible causes. A finding can cause another one if
-// its check declares so and both concern the same node or pod. explain uses indexes instead of comparing all pairs
+// its check declares this and both concern the same node or pod. explain uses indexes instead of comparing all pairs
 // because thousands of nodes may have findings.
 func explain(all []finding.Finding, checks []Check) {
 	type place struct {
@@ -185,7 +185,7 @@ func explain(all []finding.Finding, checks []Check) {
 			causes[from] = finding.DetectorsDo()
 		}
 		if f.OfRun {
-			causes[from] = nil // the finding of the run itself explains the effects, by time and device
+			causes[from] = nil // the finding about the run itself explains the effects, by time and device
 		}
 		if f.Lab != nil {
 			labs[from] = append(labs[from], f.Lab)
@@ -214,7 +214,7 @@ func explain(all []finding.Finding, checks []Check) {
 				continue
 			}
 			if from.id == finding.InjectedFault && finding.IsOfGPU(f) && !f.OfRun &&
-				!slices.ContainsFunc(labs[from], func(l *finding.Lab) bool { return l.Tells(f) }) {
+				!slices.ContainsFunc(labs[from], func(l *finding.Lab) bool { return l.IsSource(f) }) {
 				continue // the driver reported the error, not an injected line
 			}
 			if slices.ContainsFunc(labs[from], func(l *finding.Lab) bool { return l.Covers(f) }) {
@@ -339,7 +339,7 @@ func related(a, b finding.Finding) bool {
 		return a.Lab.Covers(b)
 	}
 	if strings.HasSuffix(a.As, finding.OfPlugin) && b.ID != a.ID {
-		return true // pods on any node may use a plugin's resources
+		return true // pods on any node may use the plugin's resources
 	}
 	if len(a.PodScope) > 0 && len(b.PodScope) > 0 {
 		return slices.ContainsFunc(a.PodScope, func(p string) bool { return slices.Contains(b.PodScope, p) })

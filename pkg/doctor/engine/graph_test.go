@@ -9,7 +9,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
-// told returns a check's findings, each "ID", "ID@node", or "ID@node/pod".
+// told returns a check's findings. Each is specified as "ID", "ID@node" or "ID@node/pod".
 func told(t *testing.T, c Check, what ...string) *Result {
 	t.Helper()
 	r := &Result{Check: c}
@@ -28,7 +28,7 @@ func told(t *testing.T, c Check, what ...string) *Result {
 	return r
 }
 
-// shape returns what the graph came to: "root[objects] <- consequence[objects]".
+// shape formats the result of the graph: "root[objects] <- consequence[objects]".
 func shape(items []finding.Finding) string {
 	var lines []string
 	for _, f := range items {
@@ -49,7 +49,8 @@ func shape(items []finding.Finding) string {
 	return strings.Join(lines, "\n")
 }
 
-// What follows from a cause on the same node or pod is folded under it, and what only looks like it elsewhere is not.
+// TestFold verifies that consequences on the same node or pod are grouped under their cause, and that similar findings
+// elsewhere are not.
 func TestFold(t *testing.T) {
 	t.Parallel()
 	cause := Check{
@@ -111,7 +112,7 @@ rt.handler-missing[n1] info <- rt.wrong-instance`},
 	}
 }
 
-// What the user ignores is neither told nor a cause, and is counted.
+// TestIgnore verifies that an ignored finding is neither reported nor a cause, but is counted.
 func TestIgnore(t *testing.T) {
 	t.Parallel()
 	cause := Check{ID: "hw.ecc", Title: "cause", Layer: finding.LayerHardware, Explains: []string{"dp.x"}}

@@ -32,8 +32,8 @@ func (r *Result) Name(f *facts.Facts) {
 	})
 }
 
-// follow lowers the severity of a failure whose message names another pod that failed for a different reason, because
-// that pod failed first.
+// follow lowers the severity of a failure whose message names another pod that failed for a different reason: that pod
+// failed first.
 func (r *Result) follow() {
 	for i := range r.Findings {
 		found := &r.Findings[i]
@@ -139,7 +139,7 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 }
 
 // best returns the best matches. If the driver rejected a node's GPUs, no driver check recognizes the node as a GPU
-// node, so the reason in the node's kernel log takes precedence over the messages of its pods.
+// node, so the reason in the node's kernel log takes precedence over the messages from its pods.
 func best(f *facts.Facts, known *signatures.Set, lines []signatures.Line, node *facts.Node) []signatures.Match {
 	if node != nil && (!node.IsGPUNode || node.Host != nil && len(node.Host.Info.GPUs) == 0 &&
 		len(node.Host.Probe.PCI) == 0) && known.Decisive() != nil {
@@ -158,8 +158,8 @@ const previous = ", previous instance"
 
 func ofPrevious(line signatures.Line) bool { return strings.HasSuffix(line.Evidence.Source, previous) }
 
-// ofFailure reports whether a line about a restarted container is about its failure, or is a fact. withLog is true if
-// the log of the failed instance counts.
+// ofFailure reports whether a line about a restarted container is about the container's failure, or is a fact. withLog
+// is true if the log of the failed instance counts.
 func ofFailure(line signatures.Line, withLog bool) bool {
 	switch line.Place {
 	case signatures.Spec:

@@ -6,8 +6,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
-// A warning without whose cause a workload would run is an error itself, so that --fail-on error does not pass over it;
-// one that explains nothing of the kind stays a warning.
+// TestWarningThatExplainsAnError verifies that a warning becomes an error if a workload does not run because of it, so
+// that --fail-on error does not miss it. Other warnings remain warnings.
 func TestWarningThatExplainsAnError(t *testing.T) {
 	t.Parallel()
 	cause := Check{ID: "cause", Title: "cause", Layer: finding.LayerDriver, Explains: []string{"middle"}}

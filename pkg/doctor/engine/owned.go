@@ -16,8 +16,8 @@ var changes = regexp.MustCompile(
 	`^kubectl (?:-n (\S+) )?(?:edit|patch|set \w+|label|annotate) ([a-z]+)[ /](\S+)(?: -n (\S+))?`,
 )
 
-// owned adds to each fix a sentence about the managers of the objects that its commands change, and drops commands with
-// changes that a manager would revert.
+// owned adds a sentence to each fix about the managers of the objects that its commands change, and drops commands
+// whose changes a manager would revert.
 func (r *Result) owned(f *facts.Facts) {
 	for i := range r.Findings {
 		fix := &r.Findings[i].Fix
@@ -69,7 +69,8 @@ func managerOf(f *facts.Facts, command string) (by string, reverted bool) {
 	}
 	if release := annotations["meta.helm.sh/release-name"]; release != "" {
 		return fmt.Sprintf(
-			"The %s belongs to the Helm release %s: also set the value there, or the next upgrade reverts the change.", kind,
+			"The %s belongs to the Helm release %s: also set the value in the release, or the next upgrade reverts "+
+				"the change.", kind,
 			words.Clip(release),
 		), false
 	}

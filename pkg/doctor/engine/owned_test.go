@@ -14,7 +14,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// A change that a controller reverts is not a fix: the fix names the manager of the object and drops the command.
+// TestFixesSayWhoManagesTheObject verifies that a fix does not contain a change that a controller reverts: it names the
+// object's manager and omits the command.
 func TestFixesSayWhoManagesTheObject(t *testing.T) {
 	t.Parallel()
 	yes := true

@@ -13,7 +13,8 @@ import (
 )
 
 // quote adds the most informative line about the failure to a finding that no signature explains. Programs often log
-// what is wrong and how to fix it. The finding quotes such advice, because the author of the log may have made it up.
+// what is wrong and how to fix it. Such advice is shown as a quotation, because the author of the log may have made it
+// up.
 func quote(found *finding.Finding, lines []signatures.Line) {
 	found.Cause = "The cause is unknown: no signature matches the messages."
 	told := telling(lines)
@@ -27,10 +28,12 @@ func quote(found *finding.Finding, lines []signatures.Line) {
 		addEvidence(found, lines[i].Evidence)
 	}
 	if advises.MatchString(text) {
-		found.Cause = fmt.Sprintf("No signature matches the messages, but one says what is wrong: %q", words.ClipTo(text, longestReason))
+		found.Cause = fmt.Sprintf("No signature matches the messages, but one of them describes the problem: "+
+			"%q", words.ClipTo(text, longestReason))
 	}
 	if advice := suggestion(lines[at:]); advice != "" {
-		found.Fix.Text = strings.TrimSpace(fmt.Sprintf("The message suggests (check it before you follow it): %q. %s", advice,
+		found.Fix.Text = strings.TrimSpace(fmt.Sprintf("The message suggests (verify this before you follow it): %q. "+
+			"%s", advice,
 			words.Sentence(found.Fix.Text)))
 	}
 }
@@ -72,7 +75,7 @@ const (
 	isException = 5  // a Python exception
 	isError     = 3  // the program logs the line as an error, or the component logs only warnings
 	isDetail    = -2 // an informational log level
-	saysWhy     = 7  // an operating system error, or a limit, a version or a permission
+	saysWhy     = 7  // an operating system error, a limit, a version or a permission
 	namesThing  = 2  // a file, an address, a version or a quoted string
 	saysAdvice  = 5
 	isWrapped   = -9 // the line only reports that something else failed

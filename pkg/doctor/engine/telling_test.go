@@ -8,8 +8,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 )
 
-// The headline of an unknown failure is the line that says most about it: neither one that only reports that something
-// failed, nor one of the node that has nothing to do with it.
+// TestTheLineThatTellsMost verifies that an unknown failure has the most informative line as its headline, not a line
+// that only reports that something failed, or an unrelated line about the node.
 func TestTheLineThatTellsMost(t *testing.T) {
 	t.Parallel()
 	for want, log := range map[string][]string{
@@ -65,7 +65,7 @@ func TestTheLineThatTellsMost(t *testing.T) {
 	}
 }
 
-// A message without a signature may itself say what is wrong and what to do.
+// TestAMessageThatExplainsItself covers messages without a signature that describe the problem and its fix.
 func TestAMessageThatExplainsItself(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -74,15 +74,16 @@ func TestAMessageThatExplainsItself(t *testing.T) {
 	}{
 		"an advice of its own sentence": {
 			[]string{"ValueError: the cache is larger than the memory. Try increasing `gpu_memory_utilization`."},
-			`one says what is wrong: "ValueError: the cache is larger`,
-			"The message suggests (check it before you follow it): \"Try increasing `gpu_memory_utilization`\". Read the log.",
+			`one of them describes the problem: "ValueError: the cache is larger`,
+			"The message suggests (verify this before you follow it): \"Try increasing `gpu_memory_utilization`\". Read the log.",
 		},
 		"an advice in the next line": {
 			[]string{"error: the file /etc/a.conf is not supported", "Please upgrade to version 2", "try 1"},
-			"The cause is unknown", `The message suggests (check it before you follow it): "Please upgrade to version 2". Read the log.`,
+			"The cause is unknown", `The message suggests (verify this before you follow it): "Please upgrade to version 2". Read the log.`,
 		},
 		"only a requirement": {
-			[]string{"AssertionError: head_dim must be divisible by 8"}, "one says what is wrong", "Read the log",
+			[]string{"AssertionError: head_dim must be divisible by 8"}, "one of them describes the problem",
+			"Read the log",
 		},
 		"neither": {[]string{"KeyError: 'rope'"}, "The cause is unknown", "Read the log"},
 	} {

@@ -27,7 +27,7 @@ func weigh(f *facts.Facts, r *Result) {
 		case pod == nil:
 		case slices.Contains([]string{"sched.unschedulable", "sched.all-in-use", "sched.fragmented"}, found.ID):
 			if what := f.Waits(pod, found.ID != "sched.unschedulable"); what != "" {
-				found.Severity, found.Title = finding.Info, "the pod waits for "+what
+				found.Severity, found.Title = finding.Info, "the pod is waiting for "+what
 			}
 		case f.Past(pod):
 			found.Severity = finding.Info

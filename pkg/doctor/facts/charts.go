@@ -44,8 +44,8 @@ func ReleaseOf(f *Facts, chart string) (snapshot.HelmRelease, bool) {
 	return snapshot.HelmRelease{}, false
 }
 
-// HelmUpgrade returns the command that changes values of an installed release and keeps its chart, chart version and
-// all other values.
+// HelmUpgrade returns the command that changes values of an installed release and keeps the chart, the chart version
+// and all other values.
 func HelmUpgrade(h snapshot.HelmRelease, set ...string) string {
 	format, args := "helm upgrade %s %s --repo %s -n %s --version %s --reuse-values",
 		[]any{h.Name, h.Chart, ChartRepository(h.Chart), h.Namespace, h.ChartVersion}

@@ -86,15 +86,15 @@ func (f *Facts) OtherClass(pod *corev1.Pod) string {
 }
 
 // AsksForGPU reports whether the pod requests NVIDIA GPUs, either as an extended resource or with a resource claim that
-// is known to be for NVIDIA devices. Claims can also be for NICs, CPUs and other vendors' devices, so a claim that is
-// missing from the snapshot does not count.
+// is known to be for NVIDIA devices. A claim can also be for a NIC, a CPU or another vendor's device, so a claim that
+// is missing from the snapshot does not count.
 func (f *Facts) AsksForGPU(pod *corev1.Pod) bool {
 	return len(GPURequests(pod)) > 0 || len(pod.Spec.ResourceClaims) > 0 && f.claimants()[pod]
 }
 
-// UsesGPU reports whether the pod is a GPU pod: it requests NVIDIA GPUs, or it fails and NVIDIA's runtime gives it GPUs
-// without a request, because of its RuntimeClass or because this runtime is the default, as an error from NVIDIA's hook
-// shows.
+// UsesGPU reports whether the pod is a GPU pod: either it requests NVIDIA GPUs, or it fails and an error from NVIDIA's
+// hook shows that NVIDIA's runtime gives it GPUs without a request, because of the pod's RuntimeClass or as the default
+// runtime.
 func (f *Facts) UsesGPU(pod *corev1.Pod) bool {
 	if f.AsksForGPU(pod) {
 		return true
@@ -155,8 +155,8 @@ func (f *Facts) isNVIDIAClass(name string) bool {
 // compute-domain-default-channel.nvidia.com.
 func isNVIDIAs(name string) bool { return strings.HasSuffix(name, ".nvidia.com") }
 
-// OffersClaims reports whether the cluster has NVIDIA's DRA driver or its device classes. If it does, an unknown claim
-// may be for an NVIDIA device.
+// OffersClaims reports whether the cluster has NVIDIA's DRA driver or its device classes. If so, an unknown claim may
+// be for an NVIDIA device.
 func (f *Facts) OffersClaims() bool {
 	return len(f.Component(DRADriver)) > 0 ||
 		slices.ContainsFunc(f.DeviceClasses, func(c resourcev1.DeviceClass) bool { return f.isNVIDIAClass(c.Name) })

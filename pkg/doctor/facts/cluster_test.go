@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// XIDs are found in whatever form agents write them.
+// TestXIDsIn verifies that XIDs are found in all formats that agents use.
 func TestXIDsIn(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]int{

@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 )
 
-// This file derives facts by comparing several objects. Signatures match these facts and provide the titles and fixes.
+// This file derives facts by comparing several objects. Signatures that match these facts provide the titles and fixes.
 
 // compared returns these facts about a pod, one per line:
 //
@@ -32,7 +32,7 @@ import (
 //	conflict: listens on 127.0.0.1 only, WHY                 the server is unreachable from outside the container
 //	conflict: no GPU in container NAME, RESOURCE in container NAME    the failing container requests no GPU
 //	conflict: hostNetwork, dnsPolicy POLICY                  the pod uses its node's DNS servers
-//	conflict: model PATH, volumes at PATHS                   the model is in none of the container's volumes
+//	conflict: model PATH, volumes at PATHS                   no volume of the container contains the model
 //	missing: PATH, in (no volume | KIND NAME at PATH)(, named by ARGUMENT)    a failed container does not find a file
 //	conflict: PATH has the mount path PATH twice             in an argument or variable
 //	conflict: denied PATH, (no volume | hostPath NAME at PATH), user NUMBER
@@ -40,7 +40,7 @@ import (
 //	peer NAME logs: LINE                                     the last error of a pod that refuses a connection
 //	covered: PATH by volume NAME at PATH                     a volume hides the program in the image
 //	GPUs off: NVIDIA_VISIBLE_DEVICES=VALUE, WHO set it       the variable hides the GPUs
-//	volume full: claim NAME at PATH: MESSAGE                 a write to a volume fails for lack of space
+//	volume full: claim NAME at PATH: MESSAGE                 a write fails because the volume is full
 //	OOMKilled with memory limit QUANTITY in container NAME(, the default of LimitRange NAME)
 //	runs elsewhere: toolkit VERSION there, VERSION here      a pod with the same image runs on another node
 //	hangs in the library of HAMi; nvidia-smi on the node works with driver VERSION
@@ -49,24 +49,24 @@ import (
 //	containerd restarted at TIME, the toolkit configured it at TIME   before the pod started
 //	stale: OSTREE_VERSION=VERSION, (no worker of NFD on the node | a worker of NFD runs)    the node's image differs
 //	name: no pod has the DNS name NAME: REASON               see NamesPeers for other facts about pod names
-//	memory: vLLM is to reserve SHARE of GIB GiB, GIB GiB are free when it starts, SHARE fits
+//	memory: vLLM reserves SHARE of GIB GiB, but GIB GiB are free at startup; at most SHARE fits
 //	conflict: no VARIABLE in container NAME, which container NAME has
 //	read-only root: container NAME                           the container cannot be created
-//	mesh: CONTAINER between the ranks of KIND NAME(, which wait at the rendezvous)
-//	mesh: init container NAME needs a connection and runs before CONTAINER    which proxies the connection
+//	mesh: CONTAINER between the ranks of KIND NAME(, which are waiting at the rendezvous)
+//	mesh: init container NAME needs a connection and runs before CONTAINER    CONTAINER proxies the connection
 //	kept off: NUMBER pods, such as NAME, must not share a KEY with pods that match SELECTOR
 //	conflict: no RuntimeClass, pods with NAME have the driver    the pod relies on its node's default runtime
-//	conflict: NVIDIA_VISIBLE_DEVICES=VALUE, no RuntimeClass, default handler NAME, class NAME    it ignores the variable
+//	conflict: NVIDIA_VISIBLE_DEVICES=VALUE, no RuntimeClass, default handler NAME, class NAME    ignores the variable
 //	conflict: NRI plugin enabled, toolkit disabled in NAME   the operator's pods get no GPUs
 //	CNI plugins in DIR, toolkit VERSION configures containerd    on a platform with a non-default directory
-//	no container toolkit of the GPU operator                     so a toolkit on a node is a leftover
+//	no container toolkit of the GPU operator                     a toolkit on a node is a leftover
 //	libraries VERSION, module VERSION since it was loaded        versions of the node's driver
 //	fills the disk: container NAME wrote SIZE of the SIZE of the node    an evicted pod wrote outside its volumes
 //	conflict: LMCACHE_MAX_LOCAL_DISK_SIZE=SIZE x COUNT workers is SIZE, the node has SIZE
 //	conflict: KServe's defaults of 1 CPU and 2Gi memory in container NAME, no GPU requested
 //	conflict: volume NAME of gcsfuse.csi.storage.gke.io, no annotation gke-gcsfuse/volumes and no sidecar
 //	volume held: claim NAME by Pod NAME on NODE, (an old pod of Deployment NAME | no controller and no GPU)
-//	conflict: asks for NAME, and the DNS domain of the cluster is DOMAIN
+//	conflict: uses NAME, but the DNS domain of the cluster is DOMAIN
 //	unexpanded: $(NAME) in container NAME                        the shell runs NAME as a command
 //	default limit: RESOURCE QUANTITY, of LimitRange NAME         the API server rejected pods, according to a log
 //	BAR NUMBER of DEVICE, which vfio-pci cannot reserve (RANGE), has the framebuffer of DRIVER at ADDRESS
@@ -102,7 +102,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 // AcceptsMounts is the toolkit setting that lets containers get GPUs through volume mounts.
 const AcceptsMounts = "accept-nvidia-visible-devices-as-volume-mounts"
 
-// RefusedStrategy reports a toolkit that ignores the way in which the device plugin passes GPUs to the pod.
+// RefusedStrategy reports a toolkit that does not accept the way in which the device plugin passes GPUs to the pod.
 func (f *Facts) RefusedStrategy(pod *corev1.Pod, n *Node) (source, text string) {
 	if len(GPURequests(pod)) == 0 {
 		return "", ""
@@ -117,7 +117,7 @@ func (f *Facts) RefusedStrategy(pod *corev1.Pod, n *Node) (source, text string) 
 		strategy != "volume-mounts" && (strategy != "envvar" || PrivilegedForToolkit(pod)) {
 		return "", ""
 	}
-	return "DEVICE_LIST_STRATEGY of the device plugin, and " + variableOf(key) + " of the toolkit, on " +
+	return "DEVICE_LIST_STRATEGY of the device plugin and " + variableOf(key) + " of the toolkit on " +
 			n.Object().String(),
 		"conflict: " + strategy + " refused (" + key + " = false)"
 }
@@ -131,8 +131,8 @@ func PrivilegedForToolkit(pod *corev1.Pod) bool {
 	})
 }
 
-// withoutCDI reports a GPU operator that disables CDI, which is also disabled by default in containerd 1, if the pod
-// has claimed devices.
+// withoutCDI reports a GPU operator that disables CDI, which containerd 1 also disables by default, if the pod has
+// claimed devices.
 func (f *Facts) withoutCDI(pod *corev1.Pod, n *Node) (source, text string) {
 	p, ok := ClusterPolicy(f)
 	if !ok || !strings.HasPrefix(n.Status.NodeInfo.ContainerRuntimeVersion, "containerd://1.") {
@@ -156,8 +156,8 @@ func (f *Facts) withoutCDI(pod *corev1.Pod, n *Node) (source, text string) {
 		fmt.Sprintf("conflict: claims %d, CDI off", devices)
 }
 
-// otherRoot reports a DRA driver pod on the node in which one container has no driver root, while another container's
-// driver root is not /.
+// otherRoot reports a DRA driver pod on the node if one of its containers has no driver root and another one has a
+// driver root other than /.
 func (f *Facts) otherRoot(_ *corev1.Pod, n *Node) (source, text string) {
 	for _, driver := range Current(n, DRADriver) {
 		root, lacks := "", ""
@@ -180,7 +180,7 @@ func (f *Facts) otherRoot(_ *corev1.Pod, n *Node) (source, text string) {
 }
 
 // unansweredBy reports a connection from the pod to a Service that times out although the Service's pods are ready on
-// other nodes and no NetworkPolicy applies: the packets are dropped between the nodes.
+// other nodes and no NetworkPolicy applies. In this case, packets are dropped between the nodes.
 func (f *Facts) unansweredBy(pod *corev1.Pod, n *Node) (source, text string) {
 	for _, u := range f.UnreachedPods() {
 		if u.Pod != pod || u.Names || f.Missing("api/networkpolicies") != "" {
@@ -260,7 +260,7 @@ func EnvOf(env []corev1.EnvVar, name string) []string {
 }
 
 // DeviceStrategy returns the strategy with which the node's device plugin passes GPUs to containers: envvar,
-// volume-mounts, cdi-annotations, or cdi-cri, or several of them separated by commas. known is false if the node has no
+// volume-mounts, cdi-annotations or cdi-cri, or several of them, separated by commas. known is false if the node has no
 // NVIDIA device plugin, or if a configuration file may set the strategy.
 func DeviceStrategy(f *Facts, n *Node) (strategy string, source finding.Evidence, known bool) {
 	for _, pod := range Current(n, DevicePlugin) {

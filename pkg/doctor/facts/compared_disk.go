@@ -10,12 +10,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// wrote matches, in an eviction message, the amount that a container has written to its node's disk outside its
+// wrote matches the amount of data, in an eviction message, that a container has written to its node's disk outside its
 // volumes.
 var wrote = regexp.MustCompile(`ephemeral-storage.*[Cc]ontainer (\S+) was using (\d+\w*)`)
 
-// FillsDisk reports whether a GPU pod was evicted because it filled its node's disk, and no newer pod of its owner is
-// healthy.
+// FillsDisk reports whether a GPU pod was evicted because it filled its node's disk and its owner has no healthy newer
+// pod.
 func (f *Facts) FillsDisk(pod *corev1.Pod) bool {
 	n := f.Node(pod.Spec.NodeName)
 	if n == nil || !f.AsksForGPU(pod) || f.Now.Sub(f.EndedAt(pod)) > endedCounts || f.History(pod) {
@@ -51,8 +51,8 @@ func (f *Facts) fillsDisk(pod *corev1.Pod, n *Node) (source, text string) {
 
 func gib(n int64) string { return fmt.Sprintf("%d GiB", n>>30) }
 
-// diskPerWorker reports an LMCache limit that may exceed the space on the node's disk: the limit, in GiB, is per
-// worker.
+// diskPerWorker reports an LMCache limit that may exceed the space on the node's disk. The limit, in GiB, applies to
+// each worker.
 func (f *Facts) diskPerWorker(pod *corev1.Pod, n *Node) (source, text string) {
 	const bound = "LMCACHE_MAX_LOCAL_DISK_SIZE"
 	disk := n.Allocatable(corev1.ResourceEphemeralStorage)

@@ -27,7 +27,7 @@ func (f *Facts) hangsOnlyHere(pod *corev1.Pod, n *Node) (source, text string) {
 	for _, l := range f.LogsOf(pod) {
 		lines := strings.Split(strings.TrimSpace(l.Text), "\n")
 		if last := lines[len(lines)-1]; hangs && strings.Contains(last, "HAMI-core") {
-			return LogSource(l) + ", its last line, and nvidia-smi on " + n.Object().String(),
+			return LogSource(l) + ", last line, and nvidia-smi on " + n.Object().String(),
 				"hangs in the library of HAMi; nvidia-smi on the node works with driver " + n.GPUs().SMI.Driver
 		}
 	}
@@ -80,8 +80,8 @@ func userOf(pod *corev1.Pod) *int64 {
 const setUpTakes = 15 * time.Minute
 
 // defaultLost reports a restart of containerd that happened long after the toolkit had made NVIDIA's runtime the
-// default, but before the start of this pod, which relies on the default. If the runtime's configuration was read,
-// other checks are more precise.
+// default, but before the start of this pod, which relies on the default. It reports nothing if the runtime's
+// configuration was read, because other checks are then more precise.
 func (f *Facts) defaultLost(pod *corev1.Pod, n *Node) (source, text string) {
 	if n.Host == nil || n.Host.Runtime.Instance != nil || pod.Spec.RuntimeClassName != nil ||
 		len(GPURequests(pod)) == 0 {
@@ -105,13 +105,13 @@ func (f *Facts) defaultLost(pod *corev1.Pod, n *Node) (source, text string) {
 }
 
 func setsDefault(toolkit *corev1.Pod) bool {
-	_, is := ToldDefault(toolkit)
+	_, is := ConfiguresDefault(toolkit)
 	return is
 }
 
-// ToldDefault returns whether the operator's toolkit is configured to make NVIDIA's runtime the default, and the
-// variable that sets this, or "" if none does.
-func ToldDefault(toolkit *corev1.Pod) (variable string, is bool) {
+// ConfiguresDefault reports whether the operator's toolkit is configured to make NVIDIA's runtime the default. It also
+// returns the variable that sets this, or "" if none does.
+func ConfiguresDefault(toolkit *corev1.Pod) (variable string, is bool) {
 	for i := range toolkit.Spec.Containers {
 		for _, name := range []string{"NVIDIA_RUNTIME_SET_AS_DEFAULT", "CONTAINERD_SET_AS_DEFAULT"} {
 			for _, value := range EnvOf(toolkit.Spec.Containers[i].Env, name) {
@@ -183,8 +183,8 @@ func (f *Facts) heldByConsole(pod *corev1.Pod, n *Node) (source, text string) {
 // ostree is the NFD label by which the operator selects OpenShift's Driver Toolkit image.
 const ostree = "feature.node.kubernetes.io/system-os_release.OSTREE_VERSION"
 
-// staleOSTree reports a node whose operating system image is not the one in NFD's label. It also reports whether the
-// node runs an NFD worker, which would correct the label.
+// staleOSTree reports a node whose operating system image is not the one in NFD's label. The fact also shows whether
+// the node has an NFD worker, which would correct the label.
 func (f *Facts) staleOSTree(_ *corev1.Pod, n *Node) (source, text string) {
 	label := n.Labels[ostree]
 	source = n.Object().String() + " .metadata.labels, and .status.nodeInfo.osImage: " + n.Status.NodeInfo.OSImage
@@ -206,7 +206,7 @@ func (f *Facts) staleOSTree(_ *corev1.Pod, n *Node) (source, text string) {
 
 // withoutClass reports a pod that requests a GPU but has no RuntimeClass, on a node whose runtime was not read and
 // whose device plugin works with NVIDIA's RuntimeClass. It reports nothing if another GPU pod without the class is
-// ready, which shows that NVIDIA's runtime is the default.
+// ready, because NVIDIA's runtime is then the default.
 func (f *Facts) withoutClass(pod *corev1.Pod, n *Node) (source, text string) {
 	class := f.NVIDIAClass()
 	strategy, _, known := DeviceStrategy(f, n)

@@ -8,10 +8,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// This file compares the paths in the arguments and errors of a container with its volumes, and a pod with the log of a
+// This file compares the paths in a container's arguments and errors with its volumes, and a pod with the log of a
 // peer.
 
-// absent matches the path of a missing file in messages from Python, Go, C and shells, and in those about a model
+// absent matches the path of a missing file in messages from Python, Go, C and shells, and in messages about a model
 // directory.
 var absent = regexp.MustCompile(
 	`(?:No such file or directory: |Repo id must [^/]{0,120}|local directory specified: )'(/[^']+)'|` +
@@ -60,11 +60,11 @@ func settingsOf(c *corev1.Container) (all [][2]string) {
 	return all
 }
 
-// lastLines is the number of lines at the end of a log that are about the failure of the program.
+// lastLines is the number of lines at the end of a log that are considered to be about the program's failure.
 const lastLines = 20
 
-// missingFile reports the last missing file in the log of a failing pod, if a volume should contain it or the pod names
-// it.
+// missingFile reports the last missing file in the log of a failing pod, if a volume should contain the file or the pod
+// names it.
 func (f *Facts) missingFile(pod *corev1.Pod, _ *Node) (source, text string) {
 	for _, l := range f.LogsOf(pod) {
 		c := containerNamed(pod, l.Container)
@@ -81,7 +81,7 @@ func (f *Facts) missingFile(pod *corev1.Pod, _ *Node) (source, text string) {
 					by = ", named by " + named[0]
 				}
 			}
-			if in != "no volume" || by != "" { // otherwise, a file of the image
+			if in != "no volume" || by != "" { // otherwise, the file belongs to the image
 				source, text = pathSource(pod, c), "missing: "+file+", in "+in+by
 			}
 		}
@@ -108,10 +108,10 @@ func (f *Facts) mountedTwice(pod *corev1.Pod, _ *Node) (source, text string) {
 	return source, text
 }
 
-// hosts matches names of hosts in errors about connections.
+// hosts matches host names in connection errors.
 var hosts = regexp.MustCompile(`[a-z0-9][-a-z0-9]*[a-z0-9]`)
 
-// refusedByPeer reports an error in the log of a running pod to which this pod could not connect.
+// refusedByPeer reports an error in the log of a running pod that refused a connection from this pod.
 func (f *Facts) refusedByPeer(pod *corev1.Pod, _ *Node) (source, text string) {
 	refused, _ := f.GrepLogs(pod, "onnection refused")
 	for _, name := range hosts.FindAllString(refused.Text, -1) {

@@ -14,8 +14,9 @@ import (
 // This file compares pods with the directories and components of their node's platform.
 
 // otherKubelet reports a pod that mounts a subdirectory of the kubelet's default root directory although the node's
-// kubelet has another one: the pod itself, or else a pod on its node that registers plugins. It reports nothing if a
-// socket of NVIDIA's is in the kubelet's directories, because a link then leads there.
+// kubelet uses another root directory: the pod itself or, failing that, a pod on its node that registers plugins. It
+// reports nothing if a socket of an NVIDIA plugin is in the kubelet's directories, because the default directory is
+// then a link to them.
 func (f *Facts) otherKubelet(pod *corev1.Pod, n *Node) (source, text string) {
 	root := KubeletRoot(n)
 	if root == DefaultKubeletRoot || n.Host != nil && slices.ContainsFunc(n.Host.Probe.DevicePlugins,
@@ -47,8 +48,8 @@ func (f *Facts) driverElsewhere(pod *corev1.Pod, n *Node) (source, text string) 
 		"driver in " + p.DriverRoot + ", not mounted in the pod of " + pod.Spec.Containers[0].Image
 }
 
-// switchedOff reports that the ClusterPolicy disables the operator's driver, and maybe its toolkit, for a pod of the
-// operator: the node must have them.
+// switchedOff reports that the ClusterPolicy disables the operator's driver, and possibly its toolkit, for an operator
+// pod: the node must then provide them.
 func (f *Facts) switchedOff(pod *corev1.Pod, n *Node) (source, text string) {
 	policy, _ := ClusterPolicy(f)
 	if !PolicyOff(f, "driver") || ComponentOf(pod.Labels, &pod.Spec) == "" {

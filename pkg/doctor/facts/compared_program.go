@@ -53,7 +53,7 @@ func probedPort(c *corev1.Container, probe *corev1.Probe) int32 {
 	return int32(number)
 }
 
-// probedElsewhere reports a probe that connects to a different port than the one on which the pod's only server is
+// probedElsewhere reports a probe that connects to a different port from the one on which the pod's only server is
 // configured to listen.
 func (f *Facts) probedElsewhere(pod *corev1.Pod, _ *Node) (source, text string) {
 	if len(pod.Spec.Containers) != 1 {
@@ -73,8 +73,7 @@ func (f *Facts) probedElsewhere(pod *corev1.Pod, _ *Node) (source, text string) 
 	return "", ""
 }
 
-// loopbackOnly reports a server that listens only on the loopback address, either because it is configured to or by
-// default.
+// loopbackOnly reports a server that listens only on the loopback address, either by configuration or by default.
 func (f *Facts) loopbackOnly(pod *corev1.Pod, _ *Node) (source, text string) {
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
@@ -90,7 +89,7 @@ func (f *Facts) loopbackOnly(pod *corev1.Pod, _ *Node) (source, text string) {
 			strings.Contains(strings.ToLower(c.Image+" "+strings.Join(all, " ")), "comfyui")
 		switch {
 		case listens(host):
-			said = "told so by " + host
+			said = "configured by " + host
 		case sglang && host == "":
 			said = "the default of SGLang without --host"
 		case comfy && !slices.ContainsFunc(all, func(word string) bool { return strings.HasPrefix(word, "--listen") }):
@@ -99,7 +98,7 @@ func (f *Facts) loopbackOnly(pod *corev1.Pod, _ *Node) (source, text string) {
 		for _, name := range []string{"OLLAMA_HOST", "LLAMA_ARG_HOST", "GRADIO_SERVER_NAME"} {
 			for _, value := range EnvOf(c.Env, name) {
 				if listens(value) && host == "" {
-					said = "told so by " + name + "=" + value
+					said = "configured by " + name + "=" + value
 				}
 			}
 		}
@@ -111,7 +110,8 @@ func (f *Facts) loopbackOnly(pod *corev1.Pod, _ *Node) (source, text string) {
 	return "", ""
 }
 
-// otherContainersGPU reports a failing container that requests no GPU, if another container in its pod does.
+// otherContainersGPU reports a failing container that requests no GPU although another container in its pod requests
+// one.
 func (f *Facts) otherContainersGPU(pod *corev1.Pod, _ *Node) (source, text string) {
 	var without []string
 	with, resource := "", corev1.ResourceName("")
@@ -190,8 +190,8 @@ func (f *Facts) modelOutside(pod *corev1.Pod, _ *Node) (source, text string) {
 // tokens are the environment variables from which programs read a Hugging Face token.
 var tokens = []string{"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}
 
-// otherContainersToken reports a container that has no token in its environment and to which Hugging Face denies access
-// to a repository, if another container in its pod has a token.
+// otherContainersToken reports a container to which Hugging Face denies access to a repository and which has no token
+// in its environment, although another container in its pod has one.
 func (f *Facts) otherContainersToken(pod *corev1.Pod, _ *Node) (source, text string) {
 	name, with := "", ""
 	var without []string
@@ -239,8 +239,8 @@ var freeAtStart = regexp.MustCompile(
 	`Free memory on device \S+ \(([\d.]+)/([\d.]+) GiB\) on startup is less than desired GPU memory utilization \(([\d.]+),`,
 )
 
-// ownAtStart is the maximum GPU memory, in GiB, that a vLLM process uses before it reserves memory: for the CUDA
-// context, and for the buffers of NCCL and the network.
+// ownAtStart is the maximum GPU memory, in GiB, that a vLLM process uses before it reserves memory, for the CUDA
+// context and the buffers of NCCL and the network.
 const ownAtStart = 6.0
 
 // overReserved reports a vLLM setting that reserves more GPU memory than vLLM's own processes leave free at startup. It
@@ -265,12 +265,13 @@ func (f *Facts) overReserved(pod *corev1.Pod, n *Node) (source, text string) {
 				continue
 			}
 			least = free
-			fits := math.Floor(free/total*20) / 20 // in steps of 5%, which leaves room for CUDA graphs
+			fits := math.Floor(free/total*20) / 20 // in steps of 5%, to leave room for CUDA graphs
 			if fits >= wants {
 				fits = math.Floor(free/total*100) / 100
 			}
 			source = "sizes in the " + LogSource(l)
-			text = fmt.Sprintf("memory: vLLM is to reserve %s of %.0f GiB, %.0f GiB are free when it starts, %.2f fits",
+			text = fmt.Sprintf("memory: vLLM reserves %s of %.0f GiB, but %.0f GiB are free at startup; at most %.2f "+
+				"fits",
 				m[3], total, free, fits)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// This file compares a pod with the objects that make it wait or that prevent it from using a resource.
+// This file compares a pod with the objects that keep it waiting or prevent it from using a resource.
 
 // heldVolume reports a pod on another node that uses the same claim, if the claim's volume cannot be attached for this
 // pod.
@@ -97,8 +97,7 @@ func (f *Facts) unexpanded(pod *corev1.Pod, _ *Node) (source, text string) {
 // aboveLimit matches the API server's rejection of a pod whose request exceeds its limit.
 var aboveLimit = regexp.MustCompile(`must be less than or equal to (\w[\w-]*) limit of (\w+)`)
 
-// defaultLimit reports a LimitRange whose default limit caused the API server to reject pods, according to a log of
-// this pod.
+// defaultLimit reports a LimitRange whose default limit made the API server reject pods, according to this pod's log.
 func (f *Facts) defaultLimit(pod *corev1.Pod, _ *Node) (source, text string) {
 	if len(f.Snapshot.LimitRanges) == 0 {
 		return "", ""

@@ -12,7 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/platform"
 )
 
-// This file compares a pod and its node with the container toolkit, and compares the driver with its own libraries.
+// This file compares a pod and its node with the container toolkit, and the driver with its own libraries.
 
 // toolkitImage matches the version in the name of a container toolkit image.
 var toolkitImage = regexp.MustCompile(`container-toolkit:v?(\d+\.\d+\.\d+)`)
@@ -33,8 +33,8 @@ func (f *Facts) movedPlugins(_ *corev1.Pod, n *Node) (source, text string) {
 	return "", ""
 }
 
-// withoutOperator reports a cluster in which nothing installs the GPU operator's container toolkit, so that a toolkit
-// on a node is a leftover.
+// withoutOperator reports a cluster in which nothing installs the GPU operator's container toolkit. A toolkit on a node
+// is then a leftover.
 func (f *Facts) withoutOperator(*corev1.Pod, *Node) (source, text string) {
 	_, operated := ClusterPolicy(f)
 	if operated || len(f.Component(Toolkit))+len(f.Component(Operator)) > 0 || f.Missing("api/daemonsets") != "" ||
@@ -47,8 +47,8 @@ func (f *Facts) withoutOperator(*corev1.Pod, *Node) (source, text string) {
 	return "pods, DaemonSets and ClusterPolicies of all namespaces", "no container toolkit of the GPU operator"
 }
 
-// atBoot is the maximum time between the loading of the kernel module and a program's failure if the failure shows that
-// the libraries were already present.
+// atBoot is the maximum time between the loading of the kernel module and a program's failure for which the libraries
+// count as already present at boot.
 const atBoot = time.Minute
 
 var (
@@ -61,8 +61,8 @@ var (
 )
 
 // MixedAtBoot returns the versions of the driver's libraries and module if they already differed when the module was
-// loaded. The node's image, or the software that prepares the node at boot, then combines them, so a reboot does not
-// help.
+// loaded. In this case, the node's image, or the software that prepares the node at boot, combines the two, so a reboot
+// does not help.
 func (n *Node) MixedAtBoot() (libraries, module string) {
 	if n.Host == nil {
 		return "", ""

@@ -7,7 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// kserveDefaults reports an InferenceService that requests no resources, so that KServe's defaults limit its container.
+// kserveDefaults reports an InferenceService that requests no resources, so that its container has the limits that
+// KServe sets by default.
 func (f *Facts) kserveDefaults(pod *corev1.Pod, _ *Node) (source, text string) {
 	if kind, _ := GeneratedBy(pod); kind != "InferenceService" || f.AsksForGPU(pod) {
 		return "", ""
@@ -25,8 +26,8 @@ func (f *Facts) kserveDefaults(pod *corev1.Pod, _ *Node) (source, text string) {
 	return "", ""
 }
 
-// withoutSidecar reports a pod with a volume that uses GKE's CSI driver for Cloud Storage, if the pod has neither the
-// sidecar nor the annotation for which GKE adds it.
+// withoutSidecar reports a pod with a volume of GKE's CSI driver for Cloud Storage, if the pod has neither the sidecar
+// nor the annotation that makes GKE add it.
 func (f *Facts) withoutSidecar(pod *corev1.Pod, _ *Node) (source, text string) {
 	const driver, annotation = "gcsfuse.csi.storage.gke.io", "gke-gcsfuse/volumes"
 	for c := range Containers(pod) {
@@ -40,7 +41,7 @@ func (f *Facts) withoutSidecar(pod *corev1.Pod, _ *Node) (source, text string) {
 	if at < 0 || pod.Annotations[annotation] == "true" {
 		return "", ""
 	}
-	return PodObject(pod).String() + " .spec.volumes, .metadata.annotations and its containers",
+	return PodObject(pod).String() + " .spec.volumes, .spec.containers and .metadata.annotations",
 		"conflict: volume " + pod.Spec.Volumes[at].Name + " of " + driver + ", no annotation " + annotation +
 			" and no sidecar"
 }

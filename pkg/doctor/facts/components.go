@@ -42,7 +42,8 @@ var componentNames = []struct {
 // componentLabels are the labels that contain the name of a pod's component.
 var componentLabels = []string{"app", "app.kubernetes.io/component", "app.kubernetes.io/name", "k8s-app", "name"}
 
-// ComponentOf returns the component that a pod or DaemonSet belongs to, based on its labels and images, or "" if none.
+// ComponentOf returns the component that a pod or DaemonSet belongs to, based on its labels and images, or "" if there
+// is none.
 func ComponentOf(labels map[string]string, spec *corev1.PodSpec) Component {
 	names := make([]string, 0, 16)
 	add := func(name string) {
@@ -77,8 +78,7 @@ func ComponentOf(labels map[string]string, spec *corev1.PodSpec) Component {
 }
 
 // nvidias reports whether a device plugin, operator or DRA driver is NVIDIA's rather than another vendor's component
-// with the same name. If no vendor is named, for example in the name of a mirrored image, the component counts as
-// NVIDIA's.
+// with the same name. If no vendor is named, as in some names of mirrored images, the component is considered NVIDIA's.
 func nvidias(names []string, spec *corev1.PodSpec) bool {
 	all := slices.Clone(names)
 	for _, c := range spec.Containers {

@@ -51,7 +51,7 @@ var xidPatterns = []*regexp.Regexp{
 	regexp.MustCompile(`ErrorCode:(\d{1,4})\b`),
 }
 
-// XIDsIn returns the XIDs that a condition's text names.
+// XIDsIn returns the XIDs in a condition's text.
 func XIDsIn(text string) []int {
 	var all []int
 	for _, pattern := range xidPatterns {

@@ -32,8 +32,8 @@ func (f *Facts) refusedEnv(pod *corev1.Pod, n *Node) (source, text string) {
 	return "", ""
 }
 
-// unreadEnv reports that a container asks for GPUs by a variable, which only NVIDIA's runtime reads, and starts with
-// the default runtime of its node, which is another.
+// unreadEnv reports a container that requests GPUs with an environment variable, which only NVIDIA's runtime reads,
+// although the container starts with its node's default runtime, which is a different one.
 func (f *Facts) unreadEnv(pod *corev1.Pod, n *Node) (source, text string) {
 	class := f.NVIDIAClass()
 	if class == nil || n.View == nil || n.View.Runtime == nil || pod.Spec.RuntimeClassName != nil ||
@@ -57,8 +57,8 @@ func (f *Facts) unreadEnv(pod *corev1.Pod, n *Node) (source, text string) {
 	return "", ""
 }
 
-// profiles reports a container that requests instances of several MIG profiles through an environment variable: the
-// plugin for each profile sets the variable, and the kubelet keeps only one value.
+// profiles reports a container that requests instances of several MIG profiles through an environment variable. The
+// device plugin sets the variable for each profile, and the kubelet keeps only one value.
 func (f *Facts) profiles(pod *corev1.Pod, n *Node) (source, text string) {
 	if strategy, _, known := DeviceStrategy(f, n); known && strategy != "envvar" {
 		return "", ""
@@ -81,7 +81,7 @@ func (f *Facts) profiles(pod *corev1.Pod, n *Node) (source, text string) {
 // AbsolutePath matches an absolute path in a message.
 var AbsolutePath = regexp.MustCompile(`/[\w.][\w./-]*\w`)
 
-// under reports whether a path is the directory or inside it.
+// under reports whether a path is the directory itself or inside the directory.
 func under(file, dir string) bool {
 	return strings.HasPrefix(file+"/", strings.TrimSuffix(dir, "/")+"/")
 }
@@ -105,7 +105,7 @@ func ContainerOf(pod *corev1.Pod, name string) *corev1.Container {
 	return nil
 }
 
-// writes matches messages about a file that a program writes or is not permitted to write.
+// writes matches messages about a file that a program writes or does not have permission to write.
 var writes = regexp.MustCompile(
 	`(ead-only file system|nable to write|not writable)|(ermission denied)|[Ss]av(?:ing|ed)|[Ww]rit(?:e|ing) `,
 )
@@ -207,7 +207,7 @@ func containerNamed(pod *corev1.Pod, name string) *corev1.Container {
 	return nil
 }
 
-// Stopped reports whether the container does not run now, so that nothing can be executed in it.
+// Stopped reports whether the container is not running, so that no command can be executed in it.
 func Stopped(pod *corev1.Pod, container string) bool {
 	for s := range Statuses(pod) {
 		if s.Name == container {
@@ -262,7 +262,7 @@ func (f *Facts) runsElsewhere(pod *corev1.Pod, n *Node) (source, text string) {
 	return "", ""
 }
 
-// fullVolume reports the claim of a full volume to which a write failed.
+// fullVolume reports the claim of a full volume if a write to the volume failed.
 func (f *Facts) fullVolume(pod *corev1.Pod, _ *Node) (source, text string) {
 	for _, l := range f.LogsOf(pod) {
 		c := ContainerOf(pod, l.Container)

@@ -29,13 +29,13 @@ type Facts struct {
 	// Signatures are the signatures of known error messages.
 	Signatures *signatures.Set
 	lines      map[any][]signatures.Line // lines about pods and nodes
-	GPUNodes   []*Node                   // nodes that have NVIDIA GPUs, or are expected to have them
+	GPUNodes   []*Node                   // nodes that have, or should have, NVIDIA GPUs
 	// GPUPods are the unfinished pods that request GPUs, as a resource or with a claim.
 	GPUPods []*corev1.Pod
 	// ClaimPods are the unfinished pods that have resource claims for any device.
 	ClaimPods []*corev1.Pod
-	// Events are the snapshot's events, except those with which this tool announces its own faults: they quote errors
-	// that did not really occur, and remain after a fault was reverted.
+	// Events are the snapshot's events, except the events that announce this tool's own faults: they quote errors that
+	// did not really occur, and remain after a fault has been reverted.
 	Events []*corev1.Event
 	Now    time.Time // when the snapshot was taken
 
@@ -186,7 +186,7 @@ func (f *Facts) EventsOf(kind, namespace, name string) []*corev1.Event {
 }
 
 // EventsOfPod returns the current events about a pod, newest first. It omits events about an earlier pod with the same
-// name, and events about a step that the pod has completed since.
+// name, and events about a step that the pod has since completed.
 func (f *Facts) EventsOfPod(pod *corev1.Pod) []*corev1.Event {
 	// For static pods, the UID in the kubelet's events differs from that of the pod in the API.
 	_, isMirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
@@ -228,7 +228,7 @@ func (f *Facts) LogsOf(pod *corev1.Pod) []*snapshot.Log { return f.logs[pod.Name
 // HeadsOf returns the first part of the log of each container in a pod.
 func (f *Facts) HeadsOf(pod *corev1.Pod) []*snapshot.Log { return f.heads[pod.Namespace+"/"+pod.Name] }
 
-// Missing returns the reason why evidence with the given prefix is missing, or "" if nothing is missing.
+// Missing returns the reason why evidence with the given prefix is missing, or "" if none is missing.
 func (f *Facts) Missing(prefix string) string {
 	for _, m := range f.Snapshot.Missing {
 		if m.What == prefix || strings.HasPrefix(m.What, strings.TrimSuffix(prefix, "/")+"/") {
@@ -333,8 +333,8 @@ func hasGPUs(n *Node) bool {
 // its deviceLabelFields: pci-10de, pci-0302_10de, pci-10de_2237, pci-0302_10de_2237.
 var ofPCI = regexp.MustCompile(`^feature\.node\.kubernetes\.io/pci-(?:03[0-9a-f]{2}_)?10de(?:_[0-9a-f]{4})*\.present$`)
 
-// OtherPCILabel returns a label of the node that shows an NVIDIA device but that GPU software does not select, because
-// it consists of other fields than the usual ones. It returns "" if there is none.
+// OtherPCILabel returns a node label for an NVIDIA device that GPU software does not select, because the label consists
+// of unusual fields. It returns "" if there is none.
 func OtherPCILabel(n *Node) (first string) {
 	for key := range n.Labels {
 		if strings.Contains(key, "10de") && (first == "" || key < first) && ofPCI.MatchString(key) &&

@@ -25,7 +25,7 @@ func IsNVSwitch(d api.PCIDevice) bool {
 // GPUView is the state of a node's GPUs according to nvidia-smi and the kernel log.
 type GPUView struct {
 	Node *Node
-	// SMI is nil if nvidia-smi did not run or its output cannot be parsed. SMIError then contains the output.
+	// SMI is nil if nvidia-smi did not run or its output cannot be parsed. In that case, SMIError contains the output.
 	SMI      *nvidiasmi.Log
 	SMIError string
 
@@ -45,7 +45,7 @@ type driverRecord struct {
 	Event xid.Event
 	// userSpace is true if a program, such as a fault injector or a test, wrote the record instead of the kernel.
 	userSpace bool
-	// Condition is the node condition that quotes the record, if the record does not come from the kernel log.
+	// Condition is the node condition that quotes the record, if the record is not from the kernel log.
 	Condition corev1.NodeConditionType
 }
 
@@ -159,7 +159,7 @@ var (
 // is missing from the log is outdated.
 func (v *GPUView) readConditions() {
 	for _, c := range v.Node.Status.Conditions {
-		if _, ours := v.Rests(c); ours || !tellsProblem(c) {
+		if _, ours := v.Rests(c); ours || !isProblem(c) {
 			continue
 		}
 		text := c.Reason + " " + c.Message
@@ -175,7 +175,7 @@ func (v *GPUView) readConditions() {
 				}
 			}
 			if slices.ContainsFunc(v.records, func(r driverRecord) bool { return r.Event.Code == code }) {
-				continue // several conditions report the same code
+				continue // several conditions may report the same code
 			}
 			v.records = append(v.records, driverRecord{
 				KernelRecord: api.KernelRecord{
@@ -187,9 +187,9 @@ func (v *GPUView) readConditions() {
 	}
 }
 
-// tellsProblem reports whether a condition that the kubelet did not set indicates a problem. Most such conditions
+// isProblem reports whether a condition that the kubelet did not set indicates a problem. Most such conditions
 // indicate a problem if they are true; conditions named after health do if they are false.
-func tellsProblem(c corev1.NodeCondition) bool {
+func isProblem(c corev1.NodeCondition) bool {
 	switch c.Type {
 	case corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
 		corev1.NodeNetworkUnavailable:
@@ -283,8 +283,8 @@ func (v *GPUView) Past(g SameKind) bool {
 	return false
 }
 
-// healthy reports whether nvidia-smi lists the GPU that an event names and shows that no recovery is needed. An event
-// that does not name one of the node's GPUs, for example an NVSwitch or GSP event, may concern any of them.
+// healthy reports whether nvidia-smi lists the GPU that an event names and shows that the GPU does not need recovery.
+// An event that does not name one of the node's GPUs, for example an NVSwitch or GSP event, may be about any of them.
 func (v *GPUView) healthy(e xid.Event) bool {
 	if v.SMI == nil || len(v.SMI.GPUs) == 0 || v.Node.Host == nil || len(v.SMI.GPUs) < len(GPUAddresses(v.Node)) {
 		return false

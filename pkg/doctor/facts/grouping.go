@@ -51,7 +51,7 @@ func incidents(records []driverRecord) []incident {
 }
 
 // takes reports whether another record within the window belongs to the same incident. Records from conditions match at
-// any time, because conditions do not show when a code occurred, and not always on which GPU.
+// any time, because conditions do not show when a code occurred, and do not always identify the GPU.
 func (r driverRecord) takes(other driverRecord) bool {
 	a, b := r.Event.PCI, other.Event.PCI
 	a.Function, b.Function = 0, 0
@@ -86,8 +86,8 @@ func weight(e xid.Event) int {
 	return 9
 }
 
-// follows reports whether an event accompanies another event on the same GPU within a minute, according to NVIDIA's XID
-// catalog and the groups from real logs in pkg/xid.
+// follows reports whether an event accompanies another event on the same GPU within a minute. The rules are from
+// NVIDIA's XID catalog and from the groups in pkg/xid, which come from real logs.
 func follows(primary, other xid.Event) bool {
 	if other.Kind == xid.KindFallenOff {
 		return primary.Kind == xid.KindFallenOff || primary.Code == 79
@@ -99,7 +99,7 @@ func follows(primary, other xid.Event) bool {
 		return true
 	}
 	if primary.Kind == xid.KindFallenOff {
-		return true // errors that such a GPU reports are meaningless
+		return true // other errors that this GPU reports are meaningless
 	}
 	sympathetic := []int{}
 	switch {

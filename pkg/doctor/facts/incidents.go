@@ -18,7 +18,7 @@ const (
 	XIDDoc = "https://docs.nvidia.com/deploy/xid-errors/"
 )
 
-// GPUSymptoms returns the IDs of findings in other layers that follow from a broken GPU.
+// GPUSymptoms returns the IDs of findings in other layers that follow from a faulty GPU.
 func GPUSymptoms(more ...string) []string {
 	return append(GPULost(more...),
 		"node.condition", "node.not-ready", "sched.node-state", "sched.taint", "dp.unhealthy", "dp.unhealthy-xid",
@@ -67,7 +67,7 @@ func (v *GPUView) IncidentFinding(
 		f.Object = finding.Object{Kind: "NVSwitch", Name: v.Node.Name + "/" + g.Event.PCI.String()}
 	}
 	if v.healthy(g.Event) {
-		f.Times = v.times(g) // a finding with times is over and explains only problems from those times
+		f.Times = v.times(g) // a finding with times is in the past, and explains only problems from those times
 	}
 	switch {
 	case v.Past(g):
@@ -79,14 +79,15 @@ func (v *GPUView) IncidentFinding(
 		f.Title += ", before the driver was last loaded; the GPU has responded since"
 	case g.FromUserSpace():
 		f.Confidence = finding.Possible
-		f.Title = "the kernel log reports " + CodeName(g.Event) + ", but a program wrote the line, not the driver"
+		f.Title = "the kernel log reports " + CodeName(g.Event) + ", but the line was written by a program, not by " +
+			"the driver"
 		if f.Severity == finding.Error {
 			f.Severity = finding.Warning
 		}
 		f.Fix = finding.Fix{
-			Text: "Find out what wrote the line: this tool, or another that tests fault detection. Detectors " +
-				"that read the log react to it as to a real error. The driver logs with the facility kern, programs " +
-				"with user.",
+			Text: "Find out what wrote the line: this tool, or another tool that tests fault detection. Detectors " +
+				"that read the log react to the line as if it were a real error. The driver logs with the facility " +
+				"kern, programs with the facility user.",
 			Commands: []string{shell.OnHost(v.Node.Name, "sudo dmesg -x | grep -e NVRM -e nvswitch")},
 		}
 	case g.Incidents[0].Primary.Condition != "":
@@ -150,8 +151,8 @@ func GPUAddresses(n *Node) []xid.PCI {
 // rejected matches the kernel log line about a GPU that the driver rejects.
 var rejected = regexp.MustCompile(`NVRM: The NVIDIA GPU (\S+) \(PCI ID:\s*10de:([0-9a-f]{4})`)
 
-// RejectedAlone returns evidence that the driver rejects a GPU, but works with other GPUs on the node that have the
-// same PCI ID. The title and fix come from a signature.
+// RejectedAlone returns evidence that the driver rejects a GPU but works with other GPUs on the node that have the same
+// PCI ID. The title and fix come from a signature.
 func RejectedAlone(n *Node) []finding.Evidence {
 	if n.Host == nil {
 		return nil
@@ -189,7 +190,8 @@ func RemapFinding(n *Node, g nvidiasmi.GPU) (finding.Finding, bool) {
 	}
 	switch m := g.Remapped; {
 	case m != nil && Yes(m.Failure):
-		issue.Title, issue.Fix = "the GPU's memory has an error for which no spare row is left", ReplaceFix(n)
+		issue.Title, issue.Fix = "the GPU's memory has an error, and no spare row is left to replace the bad "+
+			"row", ReplaceFix(n)
 		issue.Evidence = []finding.Evidence{
 			SMIEvidence(n, g, "remapped_row_failure", "Yes"), CountEvidence(n, g, "remapped_row_unc", m.Uncorrectable),
 		}
@@ -222,8 +224,8 @@ func CountEvidence(n *Node, g nvidiasmi.GPU, element string, count *int64) findi
 // PendingFix returns the fix that retires bad memory.
 func PendingFix(n *Node, p xid.PCI) finding.Fix {
 	return finding.Fix{
-		Text: "Drain the node at a convenient time, and reset the GPU or reboot to retire the bad memory. If the " +
-			"problem keeps recurring, have the GPU replaced.",
+		Text: "Drain the node at a convenient time, and reset the GPU or reboot the node to retire the bad memory. " +
+			"If the problem keeps recurring, have the GPU replaced.",
 		Commands: Drain(n, ResetGPU(n, p), shell.OnHost(n.Name, "nvidia-smi -q -d ROW_REMAPPER,PAGE_RETIREMENT"),
 			Uncordon(n)),
 	}
@@ -232,8 +234,8 @@ func PendingFix(n *Node, p xid.PCI) finding.Fix {
 // ReplaceFix returns the fix for a GPU that must be replaced.
 func ReplaceFix(n *Node) finding.Fix {
 	return finding.Fix{
-		Text: "Cordon and drain the node, and have the GPU replaced (RMA); nvidia-bug-report.sh collects the " +
-			"data that the vendor needs.",
+		Text: "Cordon and drain the node, and have the GPU replaced (RMA); nvidia-bug-report.sh collects the data " +
+			"that the vendor needs.",
 		Commands: Drain(n, shell.OnHost(n.Name, "sudo nvidia-bug-report.sh")),
 	}
 }

@@ -16,12 +16,12 @@ var (
 	// requirement matches an instance requirement in Karpenter's messages: eks.amazonaws.com/instance-family In [p4d
 	// p5].
 	requirement = regexp.MustCompile(`/instance-(\w+) (In|NotIn) \[([^\]]*)\]`)
-	// ofType matches an EC2 instance type, which consists of a family, with category and generation, and a size:
+	// ofType matches an EC2 instance type, which consists of a family (including category and generation) and a size:
 	// p6-b200.48xlarge.
 	ofType = regexp.MustCompile(`^(([a-z]+)(\d+)[\w-]*)\.([\w-]+)$`)
 	// filtered matches Karpenter's log line about a NodePool without any suitable instance type.
 	filtered = regexp.MustCompile(`filtered out all instance types.*"NodePool":\{"name":"([^"]+)"`)
-	// limited matches Karpenter's log line about a NodePool, or a Provisioner in older releases, whose limits exclude
+	// limited matches Karpenter's log line about a NodePool (or, in older releases, a Provisioner) whose limits exclude
 	// instance types.
 	limited = regexp.MustCompile(
 		`types were excluded because they would breach limits.*"(?:provisioner|nodepool|NodePool)":(?:\{"name":)?("[^"]+")`,
@@ -67,8 +67,8 @@ func (f *Facts) limits(line string, pod *corev1.Pod) bool {
 	})
 }
 
-// skips reports whether a line in Karpenter's log is about a NodePool without instance types that the pod is waiting
-// for: the pod's selector or tolerations contain the NodePool's name, or the instance type after which it is named.
+// skips reports whether a line in Karpenter's log is about a NodePool that has no suitable instance types and that the
+// pod is waiting for: the pod's selector or tolerations contain the NodePool's name or the instance type in this name.
 func skips(line string, pod *corev1.Pod) bool {
 	m := filtered.FindStringSubmatch(line)
 	if m == nil {

@@ -18,7 +18,7 @@ import (
 //
 //	kept off: NUMBER pods, such as NAME, must not share a KEY with pods that match SELECTOR
 //
-// It ignores pods with the same owner, whose rule is also the pod's own.
+// It ignores pods with the same owner, because the pod itself has the same rule.
 func (f *Facts) keptOff(pod *corev1.Pod) []signatures.Line {
 	if !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return strings.Contains(c.Message, "existing pods anti-affinity rules")
@@ -51,7 +51,7 @@ func (f *Facts) keptOff(pod *corev1.Pod) []signatures.Line {
 	}}}
 }
 
-// ownerOf returns an identifier for the object from which the user created a pod, as far as its owner shows it.
+// ownerOf returns an identifier for the object from which the user created a pod, as far as the pod's owner reveals it.
 func ownerOf(pod *corev1.Pod) string {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if owner == nil {

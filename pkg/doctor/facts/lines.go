@@ -18,7 +18,7 @@ import (
 const fewPods = 8
 
 // Concerned returns the pods that a finding is about, and its node if it is about a node. A finding about a node or a
-// DaemonSet is also about the pods that its evidence quotes.
+// DaemonSet also concerns the pods that its evidence quotes.
 func (f *Facts) Concerned(found finding.Finding) ([]*corev1.Pod, *Node) {
 	var pods []*corev1.Pod
 	add := func(pod *corev1.Pod) {
@@ -155,7 +155,7 @@ func (f *Facts) linesOfPod(pod *corev1.Pod) []signatures.Line {
 	return append(all, f.specOf(pod)...)
 }
 
-// Heads returns the first lines of pods' logs, in which programs log their devices.
+// Heads returns the first lines of pods' logs, in which programs log the devices that they use.
 func (f *Facts) Heads(pods []*corev1.Pod) []signatures.Line {
 	var all []signatures.Line
 	for _, pod := range pods {

@@ -150,8 +150,8 @@ func (f *Facts) failsItself(pod *corev1.Pod, troubles []Trouble) bool {
 	return len(logs) > 0
 }
 
-// meshed reports a service mesh proxy in the pods of a distributed job, if no rank fails for a reason other than a
-// connection. If no rank fails at all, the pod must have been waiting at the rendezvous for a long time.
+// meshed reports a service mesh proxy in the pods of a distributed job, unless a rank fails for a reason other than a
+// failed connection. If no rank fails, the pod must have been waiting at the rendezvous for a long time.
 func (f *Facts) meshed(pod *corev1.Pod, n *Node) (source, text string) {
 	if source, text = f.BeforeProxy(pod); text != "" {
 		return source, text
@@ -176,7 +176,7 @@ func (f *Facts) meshed(pod *corev1.Pod, n *Node) (source, text string) {
 		if n.GPUs().SMI != nil && (idle == nil || !*idle) || !f.atRendezvous(pod, proxy) {
 			return "", ""
 		}
-		text += ", which wait at the rendezvous"
+		text += ", which are waiting at the rendezvous"
 	}
 	return PodObject(pod).String() + ", container " + proxy + ", and the other pods of the job", text
 }
@@ -205,8 +205,8 @@ func (f *Facts) atRendezvous(pod *corev1.Pod, proxy string) bool {
 	return false
 }
 
-// redirects matches the names of service mesh init containers. validates matches those that only check a redirection
-// set up by a CNI plugin; such a redirection applies to all init containers.
+// redirects matches the names of service mesh init containers that redirect connections. validates matches those that
+// only verify a redirection set up by a CNI plugin; such a redirection applies to all init containers.
 var (
 	redirects = regexp.MustCompile(
 		`^(?:istio|linkerd|kuma)-(?:init|validation|network-validator)$|^consul-connect-inject-init$`,
@@ -244,7 +244,7 @@ func (f *Facts) BeforeProxy(pod *corev1.Pod) (source, text string) {
 	return "", ""
 }
 
-// asUserOf reports whether a container runs as the proxy's user, whose connections are not redirected.
+// asUserOf reports whether a container runs as the same user as the proxy. Connections of this user are not redirected.
 func asUserOf(c, proxy *corev1.Container) bool {
 	if c.SecurityContext == nil || c.SecurityContext.RunAsUser == nil {
 		return false

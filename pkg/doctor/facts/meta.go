@@ -4,7 +4,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// MetaOf returns the metadata of an object in the snapshot, or nil. kind has the form used in commands, such as
+// MetaOf returns the metadata of an object in the snapshot, or nil. kind is in the form used in commands, such as
 // clusterpolicy. An empty namespace matches all namespaces.
 func (f *Facts) MetaOf(kind, namespace, name string) metav1.Object {
 	find := func(count int, object func(i int) metav1.Object) metav1.Object {

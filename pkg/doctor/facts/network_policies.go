@@ -15,8 +15,8 @@ import (
 
 // This file evaluates NetworkPolicies for one connection. Policies are evaluated after Services have been resolved:
 // they apply to the labels of the pods at both ends, and to the port on which the destination pod listens. If any
-// policy selects a pod for a direction, only connections that a policy allows are permitted in that direction. Policies
-// are additive.
+// policy selects a pod for a direction, only connections that some policy allows are permitted in that direction.
+// Policies are additive.
 
 // Answer is a three-valued truth value. Answers are ordered, so the conjunction of two answers is the lesser one.
 type Answer int
@@ -45,7 +45,8 @@ type End struct {
 	Partial   bool
 	Addresses []netip.Addr
 	Ports     []corev1.ContainerPort
-	// Outside is true for a server outside the cluster. Without an address, it has an unknown public one.
+	// Outside is true for a server outside the cluster. If the server has no address, its address is an unknown public
+	// one.
 	Outside bool
 }
 

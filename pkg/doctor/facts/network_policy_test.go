@@ -7,7 +7,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 )
 
-// Names of Services as they stand in logs and commands, and nothing else.
+// TestServicesNamed verifies that only names of Services are found in logs and commands.
 func TestServicesNamed(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]ServiceRef{

@@ -19,15 +19,15 @@ import (
 const (
 	// OperandGrace is the time that a pod may take to start before it counts as failing.
 	OperandGrace = 2 * time.Minute
-	// DriverGrace is the same for a driver pod, which may have to compile the driver. The operator's startup probe also
-	// allows 20 minutes.
+	// DriverGrace is the equivalent for a driver pod, which may have to compile the driver. The operator's startup
+	// probe also allows 20 minutes.
 	DriverGrace = 20 * time.Minute
 )
 
 // PodTrouble is the reason why a pod does not work, from its status, events and logs.
 type PodTrouble struct {
 	Pod       *corev1.Pod
-	Container string // empty if the trouble concerns the whole pod
+	Container string // empty if the trouble affects the whole pod
 	Init      bool   // the container is an init container
 	// Reason is a single word: CrashLoopBackOff, Init, NotReady, Unschedulable, FailedCreatePodSandBox.
 	Reason string
@@ -69,7 +69,7 @@ func OperandTrouble(f *Facts, pod *corev1.Pod) (PodTrouble, bool) {
 			return t, true
 		}
 		if t.Init {
-			return t, false // later containers are waiting for this one
+			return t, false // later containers are waiting for this container
 		}
 	}
 	if e := startFailure(f, pod); e != nil && len(pod.Status.ContainerStatuses) == 0 {
@@ -171,8 +171,8 @@ func PodEvidence(f *Facts, pod *corev1.Pod, s corev1.ContainerStatus) []finding.
 	return all
 }
 
-// LastLines returns the last lines of a container's log as evidence. If the previous instance crashed, they are from
-// its log.
+// LastLines returns the last lines of a container's log as evidence. If the previous instance crashed, the lines are
+// from its log.
 func LastLines(f *Facts, pod *corev1.Pod, container string, most int) []finding.Evidence {
 	var text, where string
 	for _, l := range f.LogsOf(pod) {

@@ -50,8 +50,8 @@ func nfdTolerates(t corev1.Toleration, taint corev1.Taint) bool {
 func TroubleFinding(t PodTrouble) finding.Finding {
 	pod := t.Pod
 	found := finding.Finding{Object: PodObject(pod), Evidence: t.Evidence, Fix: finding.Fix{
-		Text: "See the evidence and the rest of the log for the reason. If the pod is still " +
-			"waiting after you fix the cause, delete it: its owner recreates it.",
+		Text: "Check the evidence and the rest of the log for the reason. If the pod is still waiting after you have " +
+			"fixed the cause, delete it: its owner recreates it.",
 		Commands: []string{shell.Command("kubectl describe pod %s -n %s", pod.Name, pod.Namespace)},
 	}}
 	if !t.Waits && !strings.Contains(t.Reason, "Image") {
@@ -67,8 +67,8 @@ func TroubleFinding(t PodTrouble) finding.Finding {
 	return found
 }
 
-// OperatorDenied quotes the GPU operator's log if the API server denies it a required permission. The operator then
-// creates no pods.
+// OperatorDenied quotes the GPU operator's log if the API server denies the operator a required permission. In that
+// case, the operator creates no pods.
 func OperatorDenied(f *Facts) []finding.Evidence {
 	for _, pod := range f.Component(Operator) {
 		if e, ok := LogEvidence(f, pod, "is forbidden: User"); ok {
@@ -86,11 +86,11 @@ func TroubleWords(t PodTrouble) string {
 	case t.Container == "":
 		return "does not start (" + t.Reason + ")"
 	case t.Init && t.Waits:
-		return "waits in its init container " + t.Container
+		return "is waiting in its init container " + t.Container
 	case t.Waits:
-		return "runs but does not become ready"
+		return "is running but does not become ready"
 	case strings.Contains(t.Reason, "Image"):
-		return "cannot get its image (" + t.Reason + ")"
+		return "cannot pull its image (" + t.Reason + ")"
 	}
 	return fmt.Sprintf("fails in its container %s (%s)", t.Container, t.Reason)
 }

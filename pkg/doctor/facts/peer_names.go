@@ -16,8 +16,7 @@ import (
 var namesOfPods = regexp.MustCompile(`\b([a-z0-9][-a-z0-9]*)\.([a-z0-9][-a-z0-9]*)((?:\.[a-z0-9][-a-z0-9]*)*)`)
 
 var (
-	// nameUnknown are error messages about a name that does not exist according to a DNS server. The server did
-	// respond.
+	// nameUnknown contains error messages about a name that does not exist according to a DNS server that did respond.
 	nameUnknown = []string{
 		"ame or service not known", "host not found", "no such host", "ame does not resolve", "nodename nor servname",
 	}
@@ -30,7 +29,7 @@ var (
 // has the name of the subdomain.
 //
 //	name: no pod has the DNS name NAME: REASON
-//	name: NAME is right, and the program ended NUMBER s after its pod was created
+//	name: NAME is correct, but the program exited NUMBER s after its pod was created
 func (f *Facts) NamesPeers(pod *corev1.Pod, _ *Node) (source, text string) {
 	said, found := f.GrepLogs(pod, nameUnknown...)
 	if !found || outside.MatchString(said.Text) || f.Missing("api/services") != "" {
@@ -52,7 +51,7 @@ func (f *Facts) NamesPeers(pod *corev1.Pod, _ *Node) (source, text string) {
 				return source, "name: no pod has the DNS name " + m[1] + "." + m[2] + ": " + why
 			}
 			if after := endedAfter(pod, c.Name); after > 0 {
-				return source, "name: " + m[1] + "." + m[2] + " is right, and the program ended " + after.String() +
+				return source, "name: " + m[1] + "." + m[2] + " is correct, but the program exited " + after.String() +
 					" after its pod was created"
 			}
 		}
@@ -65,7 +64,7 @@ var (
 	zonesServed  = regexp.MustCompile(`(?m)^\s*kubernetes[ \t]+([^\s{]+)`)
 )
 
-// OtherDomain reports a container that uses a name in cluster.local, if CoreDNS serves another domain.
+// OtherDomain reports a container that uses a name in cluster.local although CoreDNS serves another domain.
 func (f *Facts) OtherDomain(pod *corev1.Pod, _ *Node) (source, text string) {
 	domain := ""
 	for i := range f.ConfigMaps {
@@ -86,7 +85,7 @@ func (f *Facts) OtherDomain(pod *corev1.Pod, _ *Node) (source, text string) {
 		if name := belowDefault.FindString(strings.Join(all, " ")); name != "" {
 			source = PodObject(pod).String() + ", container " + c.Name +
 				" .args and .env, and ConfigMap kube-system/coredns"
-			return source, "conflict: asks for " + name + ", and the DNS domain of the cluster is " + domain
+			return source, "conflict: uses " + name + ", but the DNS domain of the cluster is " + domain
 		}
 	}
 	return "", ""
@@ -113,7 +112,7 @@ func (f *Facts) unnamed(peer *corev1.Pod, subdomain string) string {
 		return "pod " + host + " has no subdomain"
 	}
 	if own != subdomain {
-		return "pod " + host + " has the subdomain " + own + ", and its name is " + host + "." + own
+		return "pod " + host + " has the subdomain " + own + ", so its name is " + host + "." + own
 	}
 	at := slices.IndexFunc(f.Services, func(s corev1.Service) bool {
 		return s.Namespace == peer.Namespace && s.Name == own
@@ -127,8 +126,8 @@ func (f *Facts) unnamed(peer *corev1.Pod, subdomain string) string {
 	return ""
 }
 
-// soonAsked is the time after a pod's creation during which DNS may not know its name yet. DNS also caches negative
-// responses for a while.
+// soonAsked is the time after a pod's creation during which DNS may not know the pod's name yet. DNS also caches
+// negative responses for a while.
 const soonAsked = time.Minute
 
 // endedAfter returns the time between a pod's creation and the failure of a container's first instance. It returns 0 if

@@ -59,7 +59,7 @@ func AffinityOf(f *Facts, namespace, claim string) (name string, required *corev
 	return name, nil
 }
 
-// pinned reports a volume that can be mounted only on one node, if only other nodes have a device that the pod
+// pinned reports a volume that can be mounted on only one node, if only other nodes have a device that the pod
 // requests. It also reports a claim with an empty storage class:
 //
 //	volume pinned: claim NAME to node NAME, RESOURCE only on NODES
@@ -107,7 +107,7 @@ func (f *Facts) pinned(pod *corev1.Pod) []signatures.Line {
 }
 
 // byHostname returns the node whose hostname is the only element of places, or nil if places has several elements or no
-// node has the hostname.
+// node matches.
 func (f *Facts) byHostname(places []string) *Node {
 	for _, n := range f.Nodes {
 		if len(places) == 1 && n.Labels[corev1.LabelHostname] == places[0] {

@@ -26,7 +26,8 @@ func OnNode(pod *corev1.Pod) []string {
 // The functions in this file compute the same results as the scheduler's filters NodeUnschedulable, TaintToleration,
 // NodeAffinity and NodeResourcesFit.
 
-// Demand returns a pod's total request for each resource: containers, init containers, sidecars and overhead.
+// Demand returns a pod's total request for each resource, including those of init containers and sidecars, and
+// overhead.
 func Demand(pod *corev1.Pod) map[corev1.ResourceName]int64 {
 	every := func(corev1.ResourceName) bool { return true }
 	all := requests(pod, every)
@@ -126,19 +127,20 @@ func QuoteDemand(pod *corev1.Pod, want map[corev1.ResourceName]int64) finding.Ev
 	return finding.Evidence{Source: PodObject(pod).String() + " .spec.containers[].resources", Text: demandText(want)}
 }
 
-// EditCommands returns the commands that change a pod. They edit the template of the pod's owner if there is one. A pod
+// EditCommands returns the commands that change a pod. If the pod has an owner, they edit the owner's template. A pod
 // that is standalone or belongs to a Job must be recreated.
 func EditCommands(pod *corev1.Pod) []string {
 	if name := pod.Labels["workflows.argoproj.io/workflow"]; name != "" {
 		return []string{shell.Command(
-			"# correct the template of Argo Workflow %s in namespace %s, and submit the Workflow again", name, pod.Namespace,
+			"# correct the template of Argo Workflow %s in namespace %s, and resubmit the "+
+				"Workflow", name, pod.Namespace,
 		)}
 	}
 	owner := metav1.GetControllerOf(pod)
 	if name := pod.Labels["jobset.sigs.k8s.io/jobset-name"]; name != "" {
 		return []string{shell.Command(
 			"# the templates of a JobSet are immutable: correct the manifest of JobSet %s in namespace %s, or the TrainJob or "+
-				"command (such as xpk) that makes it; then delete and recreate it",
+				"command (such as xpk) that creates it; then delete and recreate the JobSet",
 			name, pod.Namespace,
 		)}
 	}
@@ -160,7 +162,8 @@ func EditCommands(pod *corev1.Pod) []string {
 		return []string{shell.Command("kubectl -n %s edit deployment %s", pod.Namespace, DeploymentName(pod, name))}
 	case "job":
 		return []string{shell.Command(
-			"# the template of a Job is immutable: correct its manifest, delete Job %s in namespace %s and recreate it",
+			"# the template of a Job is immutable: correct the manifest, then delete and recreate Job %s in "+
+				"namespace %s",
 			name, pod.Namespace,
 		)}
 	}

@@ -26,8 +26,8 @@ const (
 	kaiGroup     = "scheduling.run.ai"
 )
 
-// Queued is GPU work that is waiting in a queue: a Kueue Workload, a Job without one, or a PodGroup of Volcano or KAI
-// Scheduler. Often, its pods do not exist yet.
+// Queued is GPU work that is waiting in a queue: a Kueue Workload, a Job without a Workload, or a PodGroup of Volcano
+// or KAI Scheduler. Often, the pods of this work do not exist yet.
 type Queued struct {
 	Object   finding.Object
 	Resource string   // resource name for kubectl: workloads.kueue.x-k8s.io
@@ -37,7 +37,7 @@ type Queued struct {
 	// Unprocessed is true if no controller has set a status or reported an event.
 	Unprocessed bool
 	// Evidence contains the results of comparing the work with its queue, the nodes and other work, and the messages in
-	// its conditions, events and controllers' logs, the most specific first.
+	// its conditions, its events and the logs of controllers, the most specific first.
 	Evidence []finding.Evidence
 }
 
@@ -132,7 +132,7 @@ func findQueued(facts *Facts) []Queued {
 			q.Evidence = f.unprocessed(object, q.Object)
 			q.Unprocessed = len(q.Evidence) > 0
 		}
-		if object.GetKind() == "Workload" || len(pods) == 0 { // the pods of a PodGroup have the conditions
+		if object.GetKind() == "Workload" || len(pods) == 0 { // the conditions of a PodGroup's pods are more specific
 			q.Evidence = append(q.Evidence, f.reported(object, q.Object, pods)...)
 		}
 		matches := func(re *regexp.Regexp) bool {
@@ -163,7 +163,7 @@ func (f *comparer) reported(
 // quotaInUse matches evidence that other work uses the quota. problem matches evidence that waiting does not help.
 var (
 	quotaInUse = regexp.MustCompile(`insufficient unused quota for|excluded: .*resource "|fit any of \d+ pod\(s\)$|` +
-		`is StrictFIFO, and waits:|^queues\.\S+ \S+: allocated `)
+		`is StrictFIFO, and is waiting:|^queues\.\S+ \S+: allocated `)
 	problem = regexp.MustCompile(`PodsReady timeout|maximum number of re-queuing retries|is deactivated|` +
 		`Can't admit new|outside of Kueue hold|^quota of|without pods|lower priority hold|` +
 		`a flavor has enough free quota|^Reconciler error`)
@@ -236,14 +236,14 @@ func changed(condition map[string]any) time.Time {
 }
 
 const (
-	young     = 30 * time.Second // work that is admitted immediately has just been created
+	young     = 30 * time.Second // maximum age at which work may not have been admitted yet
 	processed = 5 * time.Minute  // maximum time until a controller reports about new work
 )
 
 // unprocessed returns evidence that no controller has processed any work in this API group since the object was
-// created. It ignores KAI Scheduler, which sets a status only if it cannot place work.
+// created. It ignores KAI Scheduler, which sets a status only if it cannot schedule the work.
 //
-//	no status, though the Workload was created AGE ago
+//	no status, although the Workload was created AGE ago
 func (f *comparer) unprocessed(object *unstructured.Unstructured, of finding.Object) []finding.Evidence {
 	created := object.GetCreationTimestamp().Time
 	status, _, _ := unstructured.NestedMap(object.Object, "status")
@@ -253,14 +253,14 @@ func (f *comparer) unprocessed(object *unstructured.Unstructured, of finding.Obj
 		apiGroup(object) != kaiGroup {
 		return []finding.Evidence{{
 			Source: of.String() + " .status",
-			Text:   fmt.Sprintf("no status, though the %s was created %s ago", of.Kind, words.AgeText(age)),
+			Text:   fmt.Sprintf("no status, although the %s was created %s ago", of.Kind, words.AgeText(age)),
 		}}
 	}
 	return nil
 }
 
-// incomplete returns evidence that a gang has fewer pods than its minimum, in which case no scheduler places any of
-// them.
+// incomplete returns evidence that a gang has fewer pods than its minimum, in which case no
+// scheduler places any of them.
 //
 //	pods of the gang: 1, minimum: 2
 func (f *comparer) incomplete(object *unstructured.Unstructured, pods []*corev1.Pod) []finding.Evidence {
@@ -305,8 +305,8 @@ func (f *comparer) errorsAbout(of finding.Object, pods []*corev1.Pod) []finding.
 	return last
 }
 
-// placers are substrings in the names of pods that schedule GPU work. Schedulers such as those of Dask or Airflow do
-// not schedule pods.
+// placers are substrings of the names of pods that schedule GPU work. The schedulers of Dask or Airflow, for example,
+// do not schedule pods.
 var placers = []string{
 	"kueue-controller", "volcano-scheduler", "volcano-controllers", "volcano-admission", "kai-scheduler",
 	"runai-scheduler", "yunikorn-scheduler", "binder",
@@ -372,9 +372,9 @@ func (f *Facts) queueOf(group, kind, namespace, name string) *unstructured.Unstr
 //	queues.GROUP NAME: state Closed
 //	queues.GROUP NAME: capability RESOURCE: 4, the work requests at least 8
 //	queues.GROUP NAME: allocated RESOURCE: 6 of 8, the work requests at least 4
-//	queues.GROUP NAME: deserved RESOURCE: 2, allocated 0, but nothing of RESOURCE
+//	queues.GROUP NAME: deserved RESOURCE: 2, allocated 0, but no RESOURCE
 func (f *Facts) QueueProblem(group, name string, wants map[corev1.ResourceName]int64) []finding.Evidence {
-	tell := func(field, format string, args ...any) []finding.Evidence {
+	quote := func(field, format string, args ...any) []finding.Evidence {
 		return []finding.Evidence{{
 			Source: "Queue " + name + field, Text: "queues." + group + " " + name + ": " + fmt.Sprintf(format, args...),
 		}}
@@ -388,7 +388,7 @@ func (f *Facts) QueueProblem(group, name string, wants map[corev1.ResourceName]i
 		}
 		read = true
 		if parent, _, _ := unstructured.NestedString(q.Object, "spec", parentField); parent == name && name != "" {
-			return tell("", "is the parent of %s", q.GetName())
+			return quote("", "is the parent of %s", q.GetName())
 		}
 	}
 	if !read || name == "" {
@@ -396,14 +396,14 @@ func (f *Facts) QueueProblem(group, name string, wants map[corev1.ResourceName]i
 	}
 	q := f.queueOf(group, "Queue", "", name)
 	if q == nil {
-		return tell("", "does not exist")
+		return quote("", "does not exist")
 	}
 	parent, _, _ := unstructured.NestedString(q.Object, "spec", parentField)
 	if group == kaiGroup && parent == "" {
-		return tell(" .spec.parentQueue", "has no parentQueue")
+		return quote(" .spec.parentQueue", "has no parentQueue")
 	}
 	if state, _, _ := unstructured.NestedString(q.Object, "status", "state"); state != "" && state != "Open" {
-		return tell(" .status.state", "state %s", state)
+		return quote(" .status.state", "state %s", state)
 	}
 	capability, _, _ := unstructured.NestedMap(q.Object, "spec", "capability")
 	allocated, _, _ := unstructured.NestedMap(q.Object, "status", "allocated")
@@ -413,10 +413,10 @@ func (f *Facts) QueueProblem(group, name string, wants map[corev1.ResourceName]i
 		used, _ := amountIn(allocated, name)
 		switch want := wants[name]; {
 		case bounded && has < want:
-			return tell(" .spec.capability", "capability %s: %s, the work requests at least %s", name,
+			return quote(" .spec.capability", "capability %s: %s, the work requests at least %s", name,
 				words.InWords(name, has), words.InWords(name, want))
 		case bounded && has-used < want && full == nil:
-			full = tell(" .status.allocated", "allocated %s: %s of %s, the work requests at least %s", name,
+			full = quote(" .status.allocated", "allocated %s: %s of %s, the work requests at least %s", name,
 				words.InWords(name, used), words.InWords(name, has), words.InWords(name, want))
 		}
 	}
@@ -429,7 +429,7 @@ func (f *Facts) QueueProblem(group, name string, wants map[corev1.ResourceName]i
 		used, _ := amountIn(allocated, name)
 		for _, also := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 			if _, named := deserved[string(also)]; due > 0 && used+wants[name] <= due && !named && wants[also] > 0 {
-				return tell(" .spec.deserved", "deserved %s: %s, allocated %s, but nothing of %s", name,
+				return quote(" .spec.deserved", "deserved %s: %s, allocated %s, but no %s", name,
 					words.InWords(name, due), words.InWords(name, used), also)
 			}
 		}

@@ -12,10 +12,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
-// QueueLabel is the label with which a Job names its LocalQueue. Kueue suspends Jobs with this label.
+// QueueLabel is the label with which a Job specifies its LocalQueue. Kueue suspends Jobs with this label.
 const QueueLabel = kueueGroup + "/queue-name"
 
-// IsHeld reports whether an object is a Job that Kueue should start.
+// IsHeld reports whether an object is a Job that Kueue is expected to start.
 func IsHeld(object *unstructured.Unstructured) bool {
 	suspended, _, _ := unstructured.NestedBool(object.Object, "spec", "suspend")
 	return object.GetKind() == "Job" && suspended && object.GetLabels()[QueueLabel] != ""
@@ -28,7 +28,7 @@ var managedNamespaces = regexp.MustCompile(
 
 // withoutWorkload returns evidence that Kueue has created no Workload for a suspended Job.
 //
-//	no Workload for the Job of queue NAME(: namespace NAME does not match managedJobsNamespaceSelector LABEL)
+//	no Workload for the Job in queue NAME(: namespace NAME does not match managedJobsNamespaceSelector LABEL)
 func (f *comparer) withoutWorkload(job *unstructured.Unstructured) []finding.Evidence {
 	if slices.ContainsFunc(f.Snapshot.Queued, func(w unstructured.Unstructured) bool {
 		return slices.ContainsFunc(w.GetOwnerReferences(), func(o metav1.OwnerReference) bool {
@@ -39,7 +39,7 @@ func (f *comparer) withoutWorkload(job *unstructured.Unstructured) []finding.Evi
 	}
 	e := finding.Evidence{
 		Source: "Job " + job.GetNamespace() + "/" + job.GetName() + " .metadata.labels and .spec.suspend, and the Workloads",
-		Text:   "no Workload for the Job of queue " + job.GetLabels()[QueueLabel],
+		Text:   "no Workload for the Job in queue " + job.GetLabels()[QueueLabel],
 	}
 	for i := range f.ConfigMaps {
 		m := managedNamespaces.FindStringSubmatch(f.ConfigMaps[i].Data["controller_manager_config.yaml"])
@@ -52,7 +52,7 @@ func (f *comparer) withoutWorkload(job *unstructured.Unstructured) []finding.Evi
 	return []finding.Evidence{e}
 }
 
-// requestsOf returns the minimum resources that a Workload or PodGroup requests to start.
+// requestsOf returns the minimum resources that a Workload or PodGroup must get to start.
 func requestsOf(object *unstructured.Unstructured) map[corev1.ResourceName]int64 {
 	all := map[corev1.ResourceName]int64{}
 	add := func(amounts map[string]any, times int64) {
@@ -64,7 +64,7 @@ func requestsOf(object *unstructured.Unstructured) map[corev1.ResourceName]int64
 	}
 	least, _, _ := unstructured.NestedMap(object.Object, "spec", "minResources")
 	add(least, 1)
-	job, _ := object.Object["spec"].(map[string]any) // has a template, as a set of pods does
+	job, _ := object.Object["spec"].(map[string]any) // has a template, like a podSet
 	for _, set := range append(mapsIn(object.Object, "spec", "podSets"), job) {
 		count, found, _ := unstructured.NestedInt64(set, "count")
 		if !found {

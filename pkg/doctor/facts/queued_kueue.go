@@ -16,8 +16,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// compareKueue returns the reasons for which a Workload's LocalQueue and ClusterQueue do not admit it, in Kueue's own
-// words, and the results of comparing the Workload with the nodes and with admitted Workloads.
+// compareKueue returns the reasons why a Workload's LocalQueue and ClusterQueue do not admit it, in Kueue's own words,
+// and the results of comparing the Workload with the nodes and with admitted Workloads.
 func (f *comparer) compareKueue(
 	object *unstructured.Unstructured, wants map[corev1.ResourceName]int64,
 ) []finding.Evidence {
@@ -38,7 +38,7 @@ func (f *comparer) compareKueue(
 		if name == "" || !read("LocalQueue") {
 			return nil
 		}
-		return missing("LocalQueue", name, "LocalQueues of namespace "+object.GetNamespace())
+		return missing("LocalQueue", name, "LocalQueues in namespace "+object.GetNamespace())
 	}
 	of := finding.Object{Kind: "LocalQueue", Namespace: object.GetNamespace(), Name: name}
 	all := conditionsOf(local, of)
@@ -90,8 +90,8 @@ func (f *comparer) unnamedQueue(object *unstructured.Unstructured) []finding.Evi
 // behindHead returns evidence that another Workload in a strictly ordered queue blocks a Workload that Kueue has not
 // evaluated. This is a problem only if a flavor has enough free quota.
 //
-//	Workload NAMESPACE/NAME is ahead in ClusterQueue NAME, which is StrictFIFO, and waits: MESSAGE
-//	...and waits (a flavor has enough free quota): MESSAGE
+//	Workload NAMESPACE/NAME is ahead in ClusterQueue NAME, which is StrictFIFO, and is waiting: MESSAGE
+//	...and is waiting (a flavor has enough free quota): MESSAGE
 func (f *comparer) behindHead(
 	object, cluster *unstructured.Unstructured, wants map[corev1.ResourceName]int64,
 ) []finding.Evidence {
@@ -117,7 +117,7 @@ func (f *comparer) behindHead(
 		if reasons := conditionsOf(other, of); into == cluster.GetName() && len(reasons) > 0 {
 			return []finding.Evidence{{
 				Source: reasons[0].Source,
-				Text: fmt.Sprintf("%s is ahead in ClusterQueue %s, which is StrictFIFO, and waits%s: %s", of,
+				Text: fmt.Sprintf("%s is ahead in ClusterQueue %s, which is StrictFIFO, and is waiting%s: %s", of,
 					cluster.GetName(), free, reasons[0].Text),
 			}}
 		}
@@ -125,10 +125,11 @@ func (f *comparer) behindHead(
 	return nil
 }
 
-// strictFIFO is the queueing strategy with which the first Workload in a ClusterQueue blocks the others.
+// strictFIFO is the queueing strategy in which the first Workload in a ClusterQueue blocks the others.
 const strictFIFO = "StrictFIFO"
 
-// These patterns match Kueue's messages about insufficient resources on a topology's nodes, or insufficient quota.
+// These patterns match Kueue's messages about insufficient resources on a topology's nodes, or about insufficient
+// quota.
 var (
 	noFit = regexp.MustCompile(`topology "[^"]+" (?:doesn't allow to fit any of|allows to fit only)` +
 		`(?:.*resource "([^"]+)": \d)?`)
@@ -147,7 +148,7 @@ func (f *comparer) holders(
 	}
 	capacity, free, outside, text := f.unmanaged(resource, priority)
 	if outside > 0 && free+outside >= want {
-		f.cache[key] = []finding.Evidence{{Source: "the pods on the GPU nodes", Text: text}}
+		f.cache[key] = []finding.Evidence{{Source: "pods on the GPU nodes", Text: text}}
 	} else {
 		f.cache[key] = f.lowerPriority(cluster, resource, priority, want-free, capacity)
 	}
@@ -155,7 +156,7 @@ func (f *comparer) holders(
 }
 
 // unmanaged returns a resource's capacity on the GPU nodes, the free amount, the amount held by pods that Kueue does
-// not manage, and a description of the group of pods that holds most of it.
+// not manage, and a description of the group of pods that holds the largest part.
 //
 //	pods outside of Kueue hold RESOURCE: 256 (namespace NAME, priority -1; the workload has 0)
 func (f *comparer) unmanaged(
@@ -203,7 +204,7 @@ func (f *comparer) unmanaged(
 //
 //	quota of RESOURCE in ClusterQueue NAME: 1000000000, the nodes have 512
 //	admitted workloads of lower priority hold RESOURCE: 504
-//	admitted workloads of lower priority hold RESOURCE through flavor NAME, which gives no GPUs: 5624000m
+//	admitted workloads of lower priority hold RESOURCE through flavor NAME, which provides no GPUs: 5624000m
 func (f *comparer) lowerPriority(
 	cluster *unstructured.Unstructured, resource corev1.ResourceName, priority, lacks, capacity int64,
 ) (all []finding.Evidence) {
@@ -224,10 +225,11 @@ func (f *comparer) lowerPriority(
 	}
 	flavor := slices.MaxFunc(slices.Sorted(maps.Keys(by)), func(a, b string) int { return cmp.Compare(by[a], by[b]) })
 	source := "Workloads in queues of ClusterQueue " + cluster.GetName()
-	if flavor != "" && !LooksLikeGPU(resource) && !givesGPUs(cluster, flavor) {
+	if flavor != "" && !LooksLikeGPU(resource) && !providesGPUs(cluster, flavor) {
 		return []finding.Evidence{{
 			Source: source,
-			Text: fmt.Sprintf("admitted workloads of lower priority hold %s through flavor %s, which gives no GPUs: %s",
+			Text: fmt.Sprintf("admitted workloads of lower priority hold %s through flavor %s, which provides no "+
+				"GPUs: %s",
 				resource, flavor, words.InWords(resource, by[flavor])),
 		}}
 	}
@@ -239,8 +241,8 @@ func (f *comparer) lowerPriority(
 	}
 	if quota > capacity {
 		all = append(all, finding.Evidence{
-			Source: "ClusterQueue " + cluster.GetName() + " .spec.resourceGroups and the allocatable resources of the " +
-				"GPU nodes",
+			Source: "ClusterQueue " + cluster.GetName() + " .spec.resourceGroups and the allocatable resources of " +
+				"the GPU nodes",
 			Text: fmt.Sprintf("quota of %s in ClusterQueue %s: %s, the nodes have %s", resource, cluster.GetName(),
 				words.InWords(resource, quota), words.InWords(resource, capacity)),
 		})
@@ -285,7 +287,7 @@ func (f *comparer) managedByKueue() func(*corev1.Pod) bool {
 }
 
 // SelectedByKueue returns the label keys that Kueue added to a pod's node selector when it admitted the pod's Workload,
-// the ResourceFlavors from which they come, and the Workload's name.
+// the ResourceFlavors that contain them, and the Workload's name.
 func (f *Facts) SelectedByKueue(pod *corev1.Pod) (keys, flavors []string, workload string) {
 	for i := range f.Snapshot.Queued {
 		w := &f.Snapshot.Queued[i]
@@ -353,8 +355,8 @@ func quotasOf(cluster *unstructured.Unstructured) []quota {
 	return all
 }
 
-// givesGPUs reports whether a flavor in a ClusterQueue has a quota for GPUs.
-func givesGPUs(cluster *unstructured.Unstructured, flavor string) bool {
+// providesGPUs reports whether a flavor in a ClusterQueue has a quota for GPUs.
+func providesGPUs(cluster *unstructured.Unstructured, flavor string) bool {
 	return slices.ContainsFunc(quotasOf(cluster), func(q quota) bool {
 		return q.flavor == flavor && LooksLikeGPU(q.resource) && q.nominal > 0
 	})
@@ -425,7 +427,7 @@ func (f *comparer) idleQuota(
 	}
 	if idle >= max(want, 1) {
 		f.cache[key] = []finding.Evidence{{
-			Source: "Workloads that ClusterQueue " + cluster.GetName() + " has admitted, and the pods of their " +
+			Source: "Workloads that ClusterQueue " + cluster.GetName() + " has admitted, and the pods in their " +
 				"namespaces",
 			Text: fmt.Sprintf("admitted workloads hold quota of %s without pods: %s (%s)", resource,
 				words.InWords(resource, idle), strings.Join(names[:min(len(names), words.Few)], "; ")),
@@ -435,7 +437,7 @@ func (f *comparer) idleQuota(
 }
 
 // hasPods reports whether an admitted Workload has pods, or was admitted recently. The pods of a RayJob or JobSet
-// belong to objects that the RayJob or JobSet creates, and whose names begin with its name.
+// belong to objects that the RayJob or JobSet creates; the names of these objects begin with its name.
 func (f *comparer) hasPods(workload *unstructured.Unstructured) bool {
 	for _, c := range mapsIn(workload.Object, "status", "conditions") {
 		if c["type"] == "Admitted" && f.Now.Sub(changed(c)) < processed {

@@ -12,14 +12,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 )
 
-// This file finds errors in the log of a running pod. Most errors in such a log are resolved, or the program handles
-// them: it retries while it starts, or rejects a client's request. An error counts only if no signs of work follow it.
+// This file finds errors in the log of a running pod. Most of them are resolved, or the program handles them: it
+// retries during startup, or rejects a client's request. An error counts only if no signs of work follow it.
 
 const (
-	// errorCounts is the time for which a server's last error counts. After that, the server may have handled requests
+	// errorCounts is the time for which a server's last error counts. Later, the server may have handled requests
 	// without logging them.
 	errorCounts = time.Hour
-	// jobErrorCounts is the same for a pod that runs to completion. Nothing follows the error in its log.
+	// jobErrorCounts is the equivalent for a pod that runs to completion. Nothing follows the error in its log.
 	jobErrorCounts = failedCounts
 	// followedBy is the maximum number of ordinary lines that may follow an error.
 	followedBy = 8
@@ -39,8 +39,8 @@ func (f *Facts) LastErrors(pod *corev1.Pod) []signatures.Line {
 	return slices.DeleteFunc(lines, func(line signatures.Line) bool { return line.Place != signatures.Log })
 }
 
-// RecentErrors clears the Place field in all of a running pod's lines that do not report a persistent failure. Such
-// lines still count for the fields also and unless in a signature, but no signature matches them.
+// RecentErrors clears the Place field in all of a running pod's lines that do not report a persistent failure. The
+// fields also and unless of a signature can still match such lines, but the field match cannot.
 func (f *Facts) RecentErrors(pod *corev1.Pod, lines []signatures.Line) {
 	within := jobErrorCounts
 	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil &&
@@ -85,7 +85,7 @@ var (
 		`^[IWD]\d{4} |(?i:level|lvl|severity)"?[=:] ?"?(?i:info|debug|warn|trace|notice)|NCCL INFO|` +
 			`(?:^|[\s\[|(:-])(?:INFO|DEBUG|WARN|WARNING|TRACE|NOTICE)(?:$|[\s\]|):-])|Warning: |^(?i:warn(?:ing)?|info)\b`,
 	)
-	// handled matches errors after which the program tries again.
+	// handled matches errors after which the program retries.
 	handled = regexp.MustCompile(
 		`(?i)\bretry|\bretries\b|\battempt\b|(?:will|to|and) try again|trying again|reconnect|\bwaiting (?:for|to)\b|` +
 			`back(?:ing)? ?off`,
@@ -132,7 +132,7 @@ func markErrors(lines []signatures.Line, now time.Time, within time.Duration) {
 		case isError:
 			current.error = true
 		case stamped, answered.MatchString(text), works.MatchString(text) && !fails.MatchString(text):
-			current.error = false // a line that matches none of these belongs to the preceding error
+			current.error = false // a line without a match belongs to the preceding error
 		}
 		if stamped {
 			current.at, last = at, at

@@ -15,7 +15,8 @@ import (
 type Refusal struct {
 	Event *corev1.Event
 	Owner finding.Object
-	// GPU is true if the pods are known to request GPUs. Component is the pods' GPU software component, if any.
+	// GPU is true if the pods are known to request GPUs. Component is the GPU software component to which the pods
+	// belong, if any.
 	GPU       bool
 	Component Component
 }
@@ -53,7 +54,7 @@ func (f *Facts) RolledOut(owner finding.Object) bool {
 	})
 }
 
-// Refusal returns the refusal that an event about the owner of pods reports.
+// Refusal returns the refusal that is reported by an event about the pods' owner.
 func (f *Facts) Refusal(owner finding.Object, e *corev1.Event) Refusal {
 	x := Refusal{Event: e, Owner: owner, GPU: strings.Contains(e.Message, "nvidia.com/")}
 	for _, pod := range f.ownedBy(owner) {

@@ -36,8 +36,8 @@ func GPUText(resources corev1.ResourceList) string {
 	return words.Joined(all)
 }
 
-// Advertises reports whether pods can use the node's GPUs in any way: through a device plugin, including plugins from
-// other vendors and for virtual machines, or through DRA.
+// Advertises reports whether pods can use the node's GPUs in any way: through a device plugin (including plugins from
+// other vendors and for virtual machines) or through DRA.
 func Advertises(f *Facts, n *Node) bool {
 	if GPUsOf(n.Status.Capacity) > 0 || DRADevicesOn(f, n.Name) > 0 {
 		return true
@@ -73,8 +73,8 @@ func isOtherGPU(name corev1.ResourceName) bool {
 // DefaultKubeletRoot is the kubelet's root directory unless --root-dir sets another one.
 const DefaultKubeletRoot = "/var/lib/kubelet"
 
-// KubeletRoot returns the kubelet's root directory: where its socket is, or the directory of the node's distribution.
-// MicroK8s has a symlink at the default path.
+// KubeletRoot returns the kubelet's root directory: the directory of its socket if known, otherwise the default
+// directory of the node's distribution. MicroK8s has a symlink at the usual path.
 func KubeletRoot(n *Node) string {
 	if n.Host != nil && n.Distribution != MicroK8s {
 		for _, s := range n.Host.Probe.DevicePlugins {

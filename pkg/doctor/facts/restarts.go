@@ -17,8 +17,8 @@ import (
 const (
 	// againAndAgain is the number of restarts after which a running container is expected to fail again.
 	againAndAgain = 3
-	// seldom is the average time between restarts above which they are not a problem with the pod, but, for example,
-	// reboots of its node.
+	// seldom is the average time between restarts above which they are not considered a problem with the pod. Reboots
+	// of its node can cause such restarts, for example.
 	seldom = 12 * time.Hour
 	// stable is the factor by which a container must have run longer than before to count as stable.
 	stable = 3
@@ -27,7 +27,8 @@ const (
 )
 
 // Restarting returns a container in a ready pod that has failed several times and is expected to fail again, because it
-// has not run much longer than the time between its failures. killed is true if the container was OOM-killed.
+// has not been running for much longer than the time between its failures. killed is true if the container was
+// OOM-killed.
 func (f *Facts) Restarting(pod *corev1.Pod) (last *corev1.ContainerStatus, killed bool) {
 	if pod.DeletionTimestamp != nil || !RunsReady(pod) {
 		return nil, false
@@ -92,9 +93,10 @@ type RestartWords struct {
 }
 
 // RestartWhy explains which restarts count.
-const RestartWhy = "A container was restarted at least three times, less than 12 hours apart, and has run no longer than " +
-	"three times the time between its failures. It was OOMKilled, or a signature knows a message of the instance that " +
-	"failed. Restarts from outside (a reboot of the node, a failed probe) and in the first hour of a pod do not count."
+const RestartWhy = "A container was restarted at least three times, less than 12 hours apart, and has been running " +
+	"for no longer than three times the time between its failures. It was OOMKilled, or a signature matches a " +
+	"message from the failed instance. Restarts with an external cause (a reboot of the node, a failed probe) and " +
+	"restarts in a pod's first hour do not count."
 
 // RestartFinding returns a finding about a running pod that fails repeatedly. found is false if the pod does not fail
 // repeatedly, or if its node is down.
@@ -107,7 +109,7 @@ func (f *Facts) RestartFinding(pod *corev1.Pod, say RestartWords) (issue finding
 		Title: say.Fails, Object: PodObject(pod), Nodes: OnNode(pod), Severity: finding.Warning,
 		As: signatures.Restarted, Evidence: RestartEvidence(pod, s),
 		Fix: finding.Fix{
-			Text: "See the log of the previous instance for the reason.",
+			Text: "Check the log of the previous instance for the reason.",
 			Commands: []string{shell.Command(
 				"kubectl logs %s -n %s -c %s --previous --tail=50", pod.Name, pod.Namespace, s.Name,
 			)},

@@ -58,8 +58,8 @@ func KernelRecord(host *api.Diagnosis, e snapshot.RunEvidence) (api.KernelRecord
 	return host.KernelLog[i], true
 }
 
-// proves reports whether a record is the one that a run reported: the sequence number and text match, or, if sequence
-// numbers are unknown, the text matches.
+// proves reports whether a record is the one that a run reported: the sequence number and text match or, if sequence
+// numbers are unknown, only the text.
 func proves(e snapshot.RunEvidence, r api.KernelRecord) bool {
 	_, after, known := strings.Cut(e.Source, "sequence ")
 	digits := strings.TrimRight(after[:min(len(after), 20)], " .,:;)")
@@ -91,8 +91,8 @@ func RunEvidence(run snapshot.Run) finding.Evidence {
 	return finding.Clipped(finding.Evidence{Source: "record of run " + run.ID, Time: run.Created, Text: text})
 }
 
-// Lines in a kernel log, and conditions that detectors set because of such lines, remain after the run that wrote the
-// lines has been closed. Both are reported as leftovers from a run, not as foreign lines and not as GPU errors.
+// Lines in a kernel log, and conditions that detectors set because of them, remain after the run that wrote the lines
+// has been closed. Both are reported as leftovers from a run, not as foreign lines or GPU errors.
 
 // ownLine is a line in the node's kernel log that a completed run wrote.
 type ownLine struct {
@@ -149,7 +149,8 @@ func linesOn(run snapshot.Run, nodeName string) []snapshot.RunEvidence {
 	return all
 }
 
-// writer returns the completed run that wrote a record, or "" if none did. The driver's own records have no writer.
+// writer returns the completed run that wrote a record, or "" if there is none. The driver's own records have no
+// writer.
 func (v *GPUView) writer(r driverRecord) string {
 	if !r.userSpace {
 		return ""
@@ -169,7 +170,7 @@ func writerAmong(runs []snapshot.Run, nodeName string, r driverRecord) string {
 	return ""
 }
 
-// ofOpenRun reports whether the only evidence of an incident is lines that open runs wrote, or detector conditions
+// ofOpenRun reports whether the only evidence of an incident is lines written by open runs, or detector conditions
 // caused by such lines.
 func (v *GPUView) ofOpenRun(g SameKind) bool {
 	return !g.contains(func(r driverRecord) bool { return !v.byOpenRun(r) })
@@ -247,8 +248,8 @@ func (o ownCondition) Finding(n *Node, c corev1.NodeCondition) finding.Finding {
 		), Object: n.Object(),
 		Severity: finding.Warning, Confidence: finding.Likely,
 		Evidence: []finding.Evidence{QuoteCondition(n, c), RunEvidence(o.run)},
-		Fix: finding.Fix{Text: fmt.Sprintf("This is not a GPU error: run %s wrote the line. Make the detector forget "+
-			"the line. %s: %s.",
+		Fix: finding.Fix{Text: fmt.Sprintf("This is not a GPU error: run %s wrote the line. Clear the line from the "+
+			"detector. %s: %s.",
 			o.run.ID, detector.Name, detector.Forget)},
 	}
 	for _, e := range linesOn(o.run, n.Name)[:1] {

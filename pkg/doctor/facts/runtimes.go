@@ -40,8 +40,8 @@ type startPattern struct {
 // commands and any client may be able to create events.
 const handlerName = `([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)`
 
-// These patterns match messages in pod events. Unless noted, the messages are from containerd 1.7.28 and 2.3.4. The
-// text before the patterns differs between releases.
+// These patterns match messages in pod events. Unless noted otherwise, the messages are from containerd 1.7.28 and
+// 2.3.4. The text before the matched part differs between releases.
 var startPatterns = []startPattern{
 	{"rt.handler-missing", regexp.MustCompile(`no runtime for "` + handlerName + `" is configured`)},
 	// dockershim
@@ -79,8 +79,8 @@ func Recognize(text string) (id, name string) {
 	return "", ""
 }
 
-// NVIDIAClass returns the first RuntimeClass for NVIDIA's runtime, or nil. It prefers the class that works everywhere
-// to those for a single mode.
+// NVIDIAClass returns the first RuntimeClass for NVIDIA's runtime, or nil. It prefers the general class to classes for
+// a single mode.
 func (f *Facts) NVIDIAClass() *nodev1.RuntimeClass {
 	for i := range f.RuntimeClasses {
 		c := &f.RuntimeClasses[i]
@@ -107,7 +107,7 @@ const AcceptsEnv = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 // variableOf returns the variable with which the toolkit's container overrides a top-level setting.
 func variableOf(setting string) string { return strings.ToUpper(strings.ReplaceAll(setting, "-", "_")) }
 
-// toolkitRefuses reports whether a top-level setting of the toolkit is false on the node, and the variable of the
+// toolkitRefuses reports whether a top-level toolkit setting is false on the node. It also returns the variable of the
 // toolkit's container that sets it, or "".
 func (n *Node) toolkitRefuses(setting string) (refused bool, variable string) {
 	for _, toolkit := range Current(n, Toolkit) {

@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// A pod counts as in the scheduler: its containers and sidecars together, or the most that an init container needs
-// beside the sidecars before it.
+// TestDemand verifies that a pod's demand is the same as in the scheduler: the sum of its containers and sidecars or,
+// if higher, the largest demand of an init container and the sidecars before it.
 func TestDemand(t *testing.T) {
 	t.Parallel()
 	always := corev1.ContainerRestartPolicyAlways

@@ -87,7 +87,7 @@ func LeftPaused(n *Node) (labels []string, waits *corev1.Pod) {
 	return labels, waits
 }
 
-// inInit reports whether one of the pod's init containers is running and its other containers have not started.
+// inInit reports whether one of the pod's init containers is running and the pod's other containers have not started.
 func inInit(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.InitContainerStatuses, func(s corev1.ContainerStatus) bool {
 		return s.State.Running != nil && !s.Ready

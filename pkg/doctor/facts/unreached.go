@@ -19,8 +19,8 @@ import (
 
 // This file finds pods whose logs show that they are stuck because a server does not respond.
 
-// stuckTime is the time for which a container may try to connect before its log counts, because Services and their pods
-// start in any order.
+// stuckTime is the time for which a container may try to connect before its log is considered, because Services and
+// their pods start in any order.
 const stuckTime = 20 * time.Second
 
 // These constants limit the analysis.
@@ -209,7 +209,7 @@ func named(env []corev1.EnvVar, said string) []ServiceRef {
 	return all
 }
 
-// LogSource describes the source of a log's lines, for evidence.
+// LogSource describes the source of a log's lines in evidence.
 func LogSource(l *snapshot.Log) string {
 	source := "log of Pod " + l.Namespace + "/" + l.Pod + ", container " + l.Container
 	switch {

@@ -36,8 +36,8 @@ func (f *Facts) Concerns(pod *corev1.Pod) finding.Severity {
 // unusedMemory is the GPU memory, in MiB, that the driver itself may use.
 const unusedMemory = 1024
 
-// Idle reports whether a pod's GPUs are idle, or returns nil if that is unknown. The mapping from processes to pods is
-// unknown, so all pods on a node count as idle if none of the node's GPUs is in use.
+// Idle reports whether a pod's GPUs are idle, or returns nil if this is unknown. It is unknown which process belongs to
+// which pod, so all pods on a node count as idle if none of the node's GPUs is in use.
 func Idle(n *Node, pod *corev1.Pod) *bool {
 	log := n.GPUs().SMI
 	if pod.Status.Phase != corev1.PodRunning || log == nil || len(log.GPUs) == 0 {
@@ -59,15 +59,15 @@ func Idle(n *Node, pod *corev1.Pod) *bool {
 	return &quiet
 }
 
-// endedCounts is the time for which a failed pod is reported. After that, the user knows about the failure, and the
-// owner, if any, has replaced the pod.
+// endedCounts is the time for which a failed pod is reported. After that, the user is assumed to know about the
+// failure, and the owner, if any, has replaced the pod.
 const endedCounts = time.Hour
 
 // restartsCount is the number of restarts after which an unready pod counts as failing.
 const restartsCount = 3
 
 // Past reports whether a failed pod was replaced, or failed more than an hour ago although its controller creates other
-// pods. A pod that nothing replaces counts for a day: one that has no controller, or whose Job has given up.
+// pods. A pod that will not be replaced, because it has no controller or its Job has given up, is reported for a day.
 func (f *Facts) Past(pod *corev1.Pod) bool {
 	if pod.Status.Phase != corev1.PodFailed || ComponentOf(pod.Labels, &pod.Spec) != "" {
 		return false
@@ -81,8 +81,8 @@ func (f *Facts) Past(pod *corev1.Pod) bool {
 	return f.Replaced(pod) || !ended.IsZero() && f.Now.Sub(ended) > counts
 }
 
-// WorstOf returns the worst severity of the troubles. A container that has restarted counts less, because it may keep
-// running.
+// WorstOf returns the worst severity of the troubles. A container that has restarted has a lower severity, because it
+// may keep running.
 func WorstOf(troubles []Trouble) finding.Severity {
 	worst := finding.Error
 	for i, t := range troubles {
@@ -223,7 +223,7 @@ func (f *Facts) History(pod *corev1.Pod) bool {
 	return !ended.IsZero() && f.Now.Sub(ended) > failedCounts || f.Replaced(pod)
 }
 
-// LastChange returns when a pod's status last changed, as far as is known. For a finished pod, it returns when the pod
+// LastChange returns when a pod's status last changed, as far as is known. For a finished pod, this is when the pod
 // finished.
 func LastChange(pod *corev1.Pod) time.Time {
 	last := pod.CreationTimestamp.Time
@@ -241,7 +241,7 @@ func LastChange(pod *corev1.Pod) time.Time {
 }
 
 // EndedAt returns when a finished pod finished, as far as is known. If a kubelet evicts or rejects a pod, it clears the
-// pod's status, so the time comes from the event.
+// pod's status, so the time is from the event.
 func (f *Facts) EndedAt(pod *corev1.Pod) time.Time {
 	last := LastChange(pod)
 	if pod.Status.Reason == "" {

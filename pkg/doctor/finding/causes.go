@@ -15,7 +15,7 @@ func AnyMatches(patterns []string, id string) bool {
 }
 
 // ProvenByItself returns the IDs of findings that are proven by the object's own spec or image, regardless of other
-// problems. Only a check that lists such an ID explicitly explains the finding; patterns do not match it.
+// problems. Only a check that explicitly lists such an ID explains the finding; patterns do not match it.
 func ProvenByItself() []string {
 	return []string{
 		"sched.wrong-resource-name", "sched.bigger-than-any-node", "sched.node-selector", "sched.taint", "sched.volume",
@@ -51,8 +51,8 @@ func IsRisk(id string) bool { return strings.HasPrefix(id, "sec.") }
 // Rank returns the rank of a severity. The worst severity has rank 0.
 func Rank(s Severity) int { return slices.Index([]Severity{Error, Warning, Info}, s) }
 
-// IncidentReach is the time after the end of an incident during which pods may still fail because of it. ClockSkew is
-// the maximum clock skew between nodes and the API server.
+// IncidentReach is the time after the end of an incident during which pods may still fail because of the incident.
+// ClockSkew is the maximum clock skew between nodes and the API server.
 const (
 	IncidentReach = 10 * time.Minute
 	ClockSkew     = time.Minute

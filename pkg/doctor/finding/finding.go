@@ -1,5 +1,5 @@
-// Package finding defines the findings of doctor, including their evidence and fixes, and which findings can follow
-// from which others.
+// Package finding defines doctor's findings, with their evidence and fixes, and which findings can follow from which
+// others.
 package finding
 
 import (
@@ -15,7 +15,7 @@ type Severity string
 // The severities.
 const (
 	Error   Severity = "error"   // GPU workloads do not run or do not work as expected
-	Warning Severity = "warning" // GPU workloads will fail, or work worse than they could
+	Warning Severity = "warning" // GPU workloads will fail, or do not work as well as they could
 	Info    Severity = "info"    // worth knowing, or explained by a root cause
 )
 
@@ -105,7 +105,7 @@ type Finding struct {
 	Layer      Layer      `json:"layer"`
 	Severity   Severity   `json:"severity"`
 	Confidence Confidence `json:"confidence"`
-	// Title is one sentence without the object's name, so that a finding on many objects is reported once.
+	// Title is one sentence without the object's name, so that a finding about many objects is reported only once.
 	Title string `json:"title"`
 	// Cause explains the title, or states that the cause is unknown.
 	Cause string `json:"cause,omitempty"`
@@ -145,10 +145,10 @@ type Finding struct {
 	// time are not its cause.
 	Failed time.Time `json:"-"`
 	// Began is when the problem began, as far as is known. A problem that began before a fault was injected is not an
-	// effect of the fault.
+	// effect of that fault.
 	Began time.Time `json:"-"`
-	// OfGPU is true if the finding is about a GPU although its layer is not. OfRun is true if the only evidence is
-	// lines that an open run wrote.
+	// OfGPU is true if the finding is about a GPU although its layer is not hardware. OfRun is true if the only
+	// evidence is lines that an open run wrote.
 	OfGPU, OfRun bool `json:"-"`
 	// Lab is the scope of a run with its own namespaces. The run explains everything in this scope, including
 	// self-evident findings. Lab is nil for all other findings.
@@ -200,11 +200,11 @@ func (l *Lab) Covers(f Finding) bool {
 		slices.ContainsFunc(f.Nodes, func(n string) bool { return slices.Contains(l.Devices, n) }) {
 		return true
 	}
-	return slices.ContainsFunc(f.PodScope, func(p string) bool { return !foreign(p) }) || l.Tells(f)
+	return slices.ContainsFunc(f.PodScope, func(p string) bool { return !foreign(p) }) || l.IsSource(f)
 }
 
-// Tells reports whether all evidence of a problem is from pods in the lab.
-func (l *Lab) Tells(f Finding) bool {
+// IsSource reports whether all evidence of a problem is from pods in the lab.
+func (l *Lab) IsSource(f Finding) bool {
 	ours := func(e Evidence) bool {
 		return slices.ContainsFunc(l.Namespaces, func(namespace string) bool {
 			return strings.Contains(" "+e.Source, " "+namespace+"/")

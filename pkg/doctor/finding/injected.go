@@ -39,7 +39,7 @@ func InjectedEffects() map[string][]string {
 			"wl.pod-failing", "wl.cuda-error", "wl.cuda-oom", "wl.cuda-vs-driver", "wl.cuda-preload", "wl.cpu-mode",
 			"wl.probe-failing", "wl.idle-holder",
 		},
-		// An exercise has its own namespaces, so it also explains self-evident findings in them.
+		// An exercise has its own namespaces, so it also explains self-evident findings in these namespaces.
 		AsScenario: append([]string{"*"}, ProvenByItself()...),
 		AsRuntime:  runtime,
 	}

@@ -18,8 +18,8 @@ var table []byte
 // Platform describes one platform.
 type Platform struct {
 	Name string `json:"name"`
-	// Shell is a command that opens a shell on a node. If it is empty, the shell is reached with ssh, unless Instead
-	// has replacements: then nodes have no shell.
+	// Shell is a command that opens a shell on a node. If it is empty, ssh is used, unless Instead has replacements: in
+	// that case, nodes have no shell.
 	Shell   string    `json:"shell,omitempty"`
 	Instead []Instead `json:"instead,omitempty"`
 	Note    string    `json:"note,omitempty"` // what is not possible on the platform
@@ -55,7 +55,7 @@ type known struct {
 	gpuTypes  []*regexp.Regexp
 }
 
-// all returns the parsed table. A test verifies that the table has no errors.
+// all returns the parsed table. A test verifies that the table contains no errors.
 var all = sync.OnceValue(func() known {
 	k, _ := read()
 	return k
@@ -120,5 +120,5 @@ func (p Platform) On(node, command string) (line string, ok bool) {
 // HasShell reports whether the platform's nodes have a shell.
 func (p Platform) HasShell() bool { return p.Shell != "" || len(p.Instead) == 0 }
 
-// UsesSSH reports whether the shell on the platform's nodes is reached with ssh.
+// UsesSSH reports whether the shell on the platform's nodes is accessed with ssh.
 func (p Platform) UsesSSH() bool { return p.HasShell() && p.Shell == "" }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The table is part of the program.
+// TestTable verifies that the table, which is part of the program, is valid.
 func TestTable(t *testing.T) {
 	t.Parallel()
 	k, err := read()
@@ -19,7 +19,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// A command that works elsewhere must not be advised where it cannot work.
+// TestOn verifies that a command is not suggested on a platform where it does not work.
 func TestOn(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ platform, command, want string }{
@@ -42,7 +42,7 @@ func TestOn(t *testing.T) {
 	}
 }
 
-// A node of one of these types has GPUs even if no label says so.
+// TestInstanceTypesWithGPUs verifies that nodes of these types count as GPU nodes even without a label.
 func TestInstanceTypesWithGPUs(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{

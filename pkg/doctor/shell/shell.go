@@ -15,7 +15,7 @@ import (
 // package may build commands.
 
 // LeftOut replaces a command whose data cannot be pasted safely. It contains none of the data, and has no effect even
-// in a shell without comments.
+// in a shell that does not support comments.
 const LeftOut = "# command omitted: it contains a name that cannot be pasted safely"
 
 // Command returns a command line for the user's shell. The format is trusted and contains one unquoted %s or %d for

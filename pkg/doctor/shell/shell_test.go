@@ -45,7 +45,7 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// TestRunsAreRevertedByTheirID protects against snapshots whose runs say what to paste.
+// TestRunsAreRevertedByTheirID verifies that a run in a snapshot cannot specify a command to paste.
 func TestRunsAreRevertedByTheirID(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ id, revert, want string }{

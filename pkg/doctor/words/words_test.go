@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Ages are printed in the units that people think in.
+// TestAgeText verifies that ages are printed in readable units.
 func TestAgeText(t *testing.T) {
 	t.Parallel()
 	for d, want := range map[time.Duration]string{

@@ -14,7 +14,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 )
 
-// cdiChecks returns the checks for the Container Device Interface (CDI). Newer toolkits and DRA use CDI to inject GPUs.
+// cdiChecks returns the checks for the Container Device Interface (CDI), which newer toolkits and DRA use to inject
+// GPUs.
 func cdiChecks() []engine.Check {
 	return []engine.Check{
 		{
@@ -24,8 +25,8 @@ func cdiChecks() []engine.Check {
 			Title: "CDI devices allocated to pods cannot be resolved",
 			Reads: "events and container states; the CDI specifications in /etc/cdi and /var/run/cdi, their host " +
 				"paths and driver version, the loaded driver",
-			Why: "the runtime reports `unresolvable CDI devices`; or a specification names missing files, or " +
-				"libraries of a driver other than the loaded one",
+			Why: "the runtime reports `unresolvable CDI devices`, or a specification refers to missing files or to " +
+				"libraries of a driver that is not loaded",
 			Explains: noPods(),
 			Doc:      "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html",
 			Sources: []string{
@@ -38,16 +39,16 @@ func cdiChecks() []engine.Check {
 			ID: "rt.cdi-off", Layer: finding.LayerRuntime, From: []string{"api/pods"},
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
 			Title: "CDI is disabled in containerd, but GPUs are provided through CDI",
-			Reads: "enable_cdi in memory, how the device plugin provides devices, whether the DRA driver runs",
-			Why: "with enable_cdi = false, the default in 1.7, containerd ignores CDI devices without an error; " +
-				"reported only if GPUs are provided in no other way",
+			Reads: "enable_cdi in memory, how the device plugin provides devices, whether the DRA driver is running",
+			Why: "with enable_cdi = false, the default in 1.7, containerd silently ignores CDI devices; reported " +
+				"only if GPUs are not also provided in another way",
 			Explains: noGPUs("cdi.unresolvable"), Sources: []string{"containerd docs/cri/config.md", "k8s-snap#2388"},
 			Run: checkCDIOff,
 		},
 		{
 			ID: "cdi.runtime-too-old", Layer: finding.LayerRuntime, From: []string{"api/clusterpolicies", "api/pods"},
 			Needs: []engine.Need{engine.NeedAPI},
-			Title: "containerd is too old for CDI, through which GPUs are provided",
+			Title: "GPUs are provided through CDI, but containerd is too old for it",
 			Reads: ".status.nodeInfo.containerRuntimeVersion, how the device plugin provides devices, cdi.enabled of " +
 				"the ClusterPolicy and the operator's version",
 			Why: "containerd before 1.7 does not support CDI, which the GPU operator has used by default since " +
@@ -119,7 +120,7 @@ func cdiFix(f *facts.Facts, n *facts.Node, devices string) finding.Fix {
 	case strings.Contains(devices, "k8s.gpu.nvidia.com") || strings.Contains(devices, "gpu.nvidia.com/"):
 		fix :=
 			finding.Fix{Text: "the DRA driver writes a claim's specification when it prepares the claim: restart the " +
-				"driver's pod on the node, then the pod that has the claim"}
+				"DRA driver pod on the node, then the pod with the claim"}
 		for _, pod := range facts.Current(n, facts.DRADriver) {
 			fix.Commands = append(fix.Commands, facts.RestartPod(pod.Namespace, pod.Name))
 		}
@@ -127,26 +128,26 @@ func cdiFix(f *facts.Facts, n *facts.Node, devices string) finding.Fix {
 	case len(facts.Current(n, facts.Toolkit)) > 0:
 		pod := facts.Current(n, facts.Toolkit)[0]
 		return finding.Fix{
-			Text: "when the toolkit's pod starts, it writes the specifications for the loaded driver: restart it, " +
-				"then the device plugin's pod",
+			Text: "the toolkit pod writes the specifications for the loaded driver when it starts: restart the " +
+				"toolkit pod, then the device plugin pod",
 			Commands: []string{facts.RestartPod(pod.Namespace, pod.Name)},
 		}
 	}
 	if strings.Contains(devices, "management.nvidia.com") {
 		fix := finding.Fix{
-			Text: "no toolkit of the GPU operator runs on the node, which would write the specification of " +
-				"management.nvidia.com for the operator's own pods: write it by hand, at each boot",
+			Text: "the GPU operator's toolkit, which would write the specification of management.nvidia.com for the " +
+				"operator's own pods, does not run on the node: generate the specification at each boot",
 			Commands: []string{shell.OnHost(n.Name,
 				"sudo nvidia-ctk cdi generate --mode=management --vendor=management.nvidia.com --output=/var/run/cdi/management.nvidia.com-gpu.yaml",
 			)},
 		}
 		if label := "nvidia.com/gpu.deploy.container-toolkit"; n.Labels[label] == "false" {
-			fix.Text = "the node's label " + label + "=false keeps the toolkit away: " + fix.Text
+			fix.Text = "the node's label " + label + "=false keeps the toolkit off the node: " + fix.Text
 		}
 		return fix
 	}
 	return finding.Fix{
-		Text: "regenerate the specification, as after each change of the driver; do not use the RuntimeClass " +
+		Text: "regenerate the specification, which is required after each driver change; do not use the RuntimeClass " +
 			"nvidia-cdi for pods that get devices through CDI",
 		Commands: []string{shell.OnHost(n.Name, "sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml")},
 	}
@@ -160,7 +161,8 @@ func checkCDIOff(f *facts.Facts, r *engine.Result) {
 		}
 		i := instance(n)
 		if i == nil || i.CDI == nil {
-			r.Unknown(n.Object(), "whether CDI is enabled in its containerd is unknown: %s", cmp.Or(hostProblem(f, n), "its configuration does not show this"))
+			r.Unknown(n.Object(), "could not determine whether CDI is enabled in containerd: "+
+				"%s", cmp.Or(hostProblem(f, n), "its configuration does not show this"))
 			continue
 		}
 		if *i.CDI || usesNRI(f) {
@@ -174,8 +176,8 @@ func checkCDIOff(f *facts.Facts, r *engine.Result) {
 				Text: "enableCDI: " +
 					"false"}, source},
 			Fix: finding.Fix{
-				Text: fmt.Sprintf("set enable_cdi = true in the CRI plugin's table in %s, or RUNTIME_ENABLE_CDI=true "+
-					"for the toolkit, and restart %s", i.ConfigPath, i.UnitName()),
+				Text: fmt.Sprintf("set enable_cdi = true in the CRI plugin's table in %s, or set "+
+					"RUNTIME_ENABLE_CDI=true for the toolkit, and restart %s", i.ConfigPath, i.UnitName()),
 				Commands: []string{restartUnit(n)},
 			},
 		})
@@ -201,7 +203,7 @@ func checkRuntimeTooOld(f *facts.Facts, r *engine.Result) {
 		}
 		r.Add(finding.Finding{
 			Object: n.Object(), Confidence: finding.Likely,
-			Title: "containerd is too old for CDI, through which GPUs are provided",
+			Title: "GPUs are provided through CDI, but containerd is too old for it",
 			Evidence: []finding.Evidence{finding.FieldEvidence(n.Object(), ".status.nodeInfo.containerRuntimeVersion",
 				"%s",
 				n.Status.NodeInfo.ContainerRuntimeVersion), source},

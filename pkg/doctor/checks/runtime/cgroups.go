@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	changedPods  = 2 // minimum number of pods on a node whose sandboxes change
-	changedTimes = 3 // minimum number of changes per pod
+	changedPods  = 2 // minimum number of pods on a node whose sandboxes were recreated
+	changedTimes = 3 // minimum number of new sandboxes per pod
 )
 
-// checkSandboxesChange reports nodes on which pods die at random because the kubelet uses the cgroup driver systemd,
-// but no containerd handler does: systemd removes cgroups that it did not create. Many such nodes seem to work, so the
-// check also requires changed sandboxes.
+// checkSandboxesChange reports nodes on which pods die at random because the kubelet uses the systemd cgroup driver but
+// no containerd handler does: systemd removes cgroups that it did not create. Many such nodes seem to work, so the
+// check also requires that sandboxes have been recreated.
 func checkSandboxesChange(f *facts.Facts, r *engine.Result) {
 	for _, n := range f.Nodes {
 		i := instance(n)
@@ -42,14 +42,14 @@ func checkSandboxesChange(f *facts.Facts, r *engine.Result) {
 		}
 		r.Add(finding.Finding{
 			Object: n.Object(), Confidence: finding.Likely,
-			Title: "pods die at random: the kubelet has the cgroup driver systemd, and containerd has cgroupfs",
+			Title: "pods die at random: the kubelet uses the systemd cgroup driver, but containerd uses cgroupfs",
 			Evidence: append([]finding.Evidence{
 				{Source: "nodes/" + n.Name + ": the kubelet's cgroupDriver", Text: "systemd"},
-				{Source: "nodes/" + n.Name + ": handlers of containerd", Text: "SystemdCgroup = false"},
+				{Source: "nodes/" + n.Name + ": containerd's handlers", Text: "SystemdCgroup = false"},
 			}, changed[:changedPods]...),
 			Fix: finding.Fix{
-				Text: "set SystemdCgroup = true in the options of each handler of containerd that uses runc, with " +
-					"that of nvidia, and restart containerd. The kubelet, the driver and the pods need no change",
+				Text: "set SystemdCgroup = true in the options of each containerd handler that uses runc, including " +
+					"nvidia, and restart containerd. Do not change the kubelet, the driver or the pods",
 			},
 		})
 	}

@@ -31,7 +31,7 @@ func checkRuntimeClasses(f *facts.Facts, r *engine.Result) {
 			Object: object, Subject: finding.Object{Kind: "RuntimeClass", Name: class}, Nodes: nodes,
 			Evidence: evidence,
 			Title:    fmt.Sprintf("pods use the RuntimeClass %q, which does not exist", class),
-			Fix: finding.Fix{Text: fmt.Sprintf("create the RuntimeClass with the handler that the nodes have, or "+
+			Fix: finding.Fix{Text: fmt.Sprintf("create the RuntimeClass with a handler that the nodes have, or "+
 				"remove runtimeClassName from the workloads; the GPU operator creates %s if its toolkit is "+
 				"enabled", class)},
 		}
@@ -48,8 +48,8 @@ func checkRuntimeClasses(f *facts.Facts, r *engine.Result) {
 		if handler := gpuHandler(f, class, nodes); handler != "" {
 			issue.Fix.Commands = createClass(class, handler)
 		} else if len(f.GPUNodes) == 0 && isNVIDIAClass(class) {
-			issue.Fix.Text = "remove runtimeClassName from the workloads, or turn off the option of their chart that " +
-				"sets it: no node of the cluster is known to have an NVIDIA GPU"
+			issue.Fix.Text = "remove runtimeClassName from the workloads, or turn off the chart option that sets it: " +
+				"no node in the cluster is known to have an NVIDIA GPU"
 		}
 		r.Add(issue)
 	}
@@ -102,7 +102,7 @@ func createClass(name, handler string) []string {
 		"apiVersion: node.k8s.io/v1", "kind: RuntimeClass", "metadata: {name: "+name+"}", "handler: "+handler)}
 }
 
-// isNVIDIAClass reports whether a RuntimeClass has a name that the toolkit, the operator, and clouds use for NVIDIA's
+// isNVIDIAClass reports whether a RuntimeClass has a name that the toolkit, the operator or a cloud uses for NVIDIA's
 // runtime.
 func isNVIDIAClass(name string) bool { return name == "nvidia" || strings.HasPrefix(name, "nvidia-") }
 
@@ -148,7 +148,7 @@ func gpuHandler(f *facts.Facts, class string, nodes []string) string {
 	return ""
 }
 
-// handlersOfOtherNames reports RuntimeClasses whose handler exists on the nodes under another name.
+// handlersOfOtherNames reports RuntimeClasses whose handler has another name on the nodes.
 func handlersOfOtherNames(f *facts.Facts, r *engine.Result) {
 	for _, n := range f.Nodes {
 		lacking := lacking(f, n)
@@ -167,7 +167,7 @@ func handlersOfOtherNames(f *facts.Facts, r *engine.Result) {
 				}
 				issue := finding.Finding{
 					Object: object, Nodes: []string{n.Name}, Title: fmt.Sprintf(
-						"the RuntimeClass names the handler %q, which is named %q on its nodes", handler, other,
+						"the RuntimeClass names the handler %q, but its nodes call it %q", handler, other,
 					),
 					Evidence: []finding.Evidence{
 						finding.FieldEvidence(object, ".handler", "%s", handler),
@@ -175,22 +175,22 @@ func handlersOfOtherNames(f *facts.Facts, r *engine.Result) {
 					},
 					Fix: finding.Fix{
 						Text: "add the handler " + handler +
-							" to the nodes' runtime; or, if no node of the cluster has that handler, delete the " +
-							"RuntimeClass, which is immutable, and recreate it with the handler " + other,
+							" to the nodes' runtime. Alternatively, if no node in the cluster has that handler, " +
+							"delete the RuntimeClass, which is immutable, and recreate it with the handler " + other,
 					},
 				}
 				if meta := f.MetaOf("runtimeclass", "", class); meta != nil &&
 					(metav1.GetControllerOfNoCopy(meta) != nil ||
 						meta.GetLabels()["app.kubernetes.io/component"] == "gpu-operator") {
 					issue.Fix.Text = "the GPU operator owns the RuntimeClass, and its toolkit adds the handler " +
-						handler + " to the nodes' runtime: see why the toolkit's pods, or the validation that they " +
-						"wait for, fail"
+						handler + " to the nodes' runtime: find out why the toolkit pods fail, or the validation " +
+						"that they are waiting for"
 					issue.Confidence = finding.Likely
 				} else if create := createClass(class, other); allKnown && create != nil {
 					issue.Fix.Text =
-						"no node has the handler that the RuntimeClass names. A RuntimeClass is immutable: delete " +
-							"and recreate it with the handler that the nodes have; in the meantime, no pod can be " +
-							"created with it"
+						"no node has the handler that the RuntimeClass names. A RuntimeClass is immutable: delete it " +
+							"and recreate it with the handler that the nodes have; in the meantime, no pod that uses " +
+							"the RuntimeClass can be created"
 					issue.Fix.Commands = append(
 						[]string{shell.Command("kubectl delete runtimeclass %s", class)}, create...,
 					)
@@ -275,7 +275,7 @@ func checkRuntimeClassUnset(f *facts.Facts, r *engine.Result) {
 					"set runtimeClassName: %s in the pod's template, or make %s the default handler", class, gpu,
 				)},
 			}
-			if e, ok := saysNoDriver(f, pod); ok {
+			if e, ok := quoteNoDriver(f, pod); ok {
 				issue.Severity, issue.Evidence = finding.Error, append(issue.Evidence, e)
 			}
 			r.Add(issue)
@@ -283,8 +283,8 @@ func checkRuntimeClassUnset(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// saysNoDriver returns a log line that a program prints if the driver is not mounted into its container.
-func saysNoDriver(f *facts.Facts, pod *corev1.Pod) (finding.Evidence, bool) {
+// quoteNoDriver returns a log line that a program prints if the driver is not mounted into its container.
+func quoteNoDriver(f *facts.Facts, pod *corev1.Pod) (finding.Evidence, bool) {
 	return facts.LogEvidence(
 		f, pod, "nvidia-smi: not found", `"nvidia-smi": executable file not found`, "libcuda.so.1: cannot open",
 		"Found no NVIDIA driver", "No CUDA GPUs are available", "no CUDA-capable device",
@@ -292,8 +292,8 @@ func saysNoDriver(f *facts.Facts, pod *corev1.Pod) (finding.Evidence, bool) {
 }
 
 // reportWithoutDriver reports pods without a RuntimeClass whose programs find no driver, on a node whose runtime could
-// not be read. If NVIDIA's runtime were the node's default, the programs would find the driver. reportWithoutDriver
-// returns whether it reported any pod.
+// not be read. If NVIDIA's runtime were the node's default, the programs would find the driver. It returns whether it
+// reported any pod.
 func reportWithoutDriver(f *facts.Facts, r *engine.Result, n *facts.Node, pods []*corev1.Pod) (reported bool) {
 	class := f.NVIDIAClass()
 	strategy, source, known := facts.DeviceStrategy(f, n)
@@ -306,9 +306,9 @@ func reportWithoutDriver(f *facts.Facts, r *engine.Result, n *facts.Node, pods [
 		return pod.Spec.RuntimeClassName != nil && *pod.Spec.RuntimeClassName == class.Name && !facts.Ended(pod) &&
 			facts.ComponentOf(pod.Labels, &pod.Spec) == ""
 	})
-	off := "" // the variable that configures the toolkit not to
+	off := "" // the variable that disables this
 	for _, toolkit := range facts.Current(n, facts.Toolkit) {
-		if variable, is := facts.ToldDefault(toolkit); !is {
+		if variable, is := facts.ConfiguresDefault(toolkit); !is {
 			off = variable
 		}
 	}
@@ -316,7 +316,7 @@ func reportWithoutDriver(f *facts.Facts, r *engine.Result, n *facts.Node, pods [
 		return false
 	}
 	for _, pod := range pods {
-		e, ok := saysNoDriver(f, pod)
+		e, ok := quoteNoDriver(f, pod)
 		if !ok {
 			continue
 		}
@@ -328,9 +328,9 @@ func reportWithoutDriver(f *facts.Facts, r *engine.Result, n *facts.Node, pods [
 				Source: "RuntimeClass " + class.Name + " .handler", Text: class.Handler,
 			}},
 			Fix: finding.Fix{
-				Text: fmt.Sprintf("Set runtimeClassName: %s in the pod's template. If software generates the pod, set it in the "+
-					"configuration of that software. The pod needs none if %[1]s is the default runtime of the node, or if CDI "+
-					"is enabled.", class.Name),
+				Text: fmt.Sprintf("Set runtimeClassName: %s in the pod template. If other software generates the "+
+					"pod, change that software's configuration. A RuntimeClass is not required if %[1]s is the "+
+					"node's default runtime, or if CDI is enabled.", class.Name),
 				Commands: facts.EditCommands(pod),
 			},
 		}
@@ -344,13 +344,14 @@ func reportWithoutDriver(f *facts.Facts, r *engine.Result, n *facts.Node, pods [
 			found.Confidence = finding.Likely
 			found.Evidence = append(found.Evidence, finding.Evidence{
 				Source: "containers of the toolkit on " + n.Object().String() + " .env",
-				Text:   off + " is off, so that runc starts pods without a RuntimeClass",
+				Text:   off + " is off, so runc starts pods without a RuntimeClass",
 			})
-			found.Fix.Text += " For all pods of the node, set " + off + " to true in toolkit.env of the GPU operator."
+			found.Fix.Text += " To change the default for all pods on the node, " +
+				"set " + off + " to true in toolkit.env of the GPU operator's values."
 			if n.Distribution == facts.MicroK8s {
 				found.Fix.Text += " Then check default_runtime_name in " +
 					"/var/snap/microk8s/current/args/containerd-template.toml (MicroK8s does not read " +
-					"/etc/containerd), and run snap restart microk8s.daemon-containerd."
+					"/etc/containerd), and run `snap restart microk8s.daemon-containerd`."
 			}
 		}
 		r.Add(found)
@@ -383,15 +384,15 @@ func reportUnset(f *facts.Facts, r *engine.Result, n *facts.Node, pods []*corev1
 		r.Add(finding.Finding{
 			Object: facts.PodObject(pod), Nodes: []string{n.Name},
 			Severity: finding.Warning, Confidence: finding.Possible,
-			Title: "the pod requests a GPU but has no RuntimeClass, which the device plugin on its node sets",
+			Title: "the pod requests a GPU but has no RuntimeClass, unlike the device plugin on its node",
 			Evidence: []finding.Evidence{
 				finding.FieldEvidence(facts.PodObject(pod), ".spec.runtimeClassName", "(none)"),
 				finding.FieldEvidence(facts.PodObject(plugin), ".spec.runtimeClassName", "%s", class.Name),
 				source,
 			},
 			Fix: finding.Fix{
-				Text: fmt.Sprintf("Look with nvidia-smi whether the container sees its GPU. If not, set runtimeClassName: %s in the "+
-					"pod's template, or make it the default runtime of the node.", class.Name),
+				Text: fmt.Sprintf("Run nvidia-smi to check whether the container sees its GPU. If not, set "+
+					"runtimeClassName: %s in the pod template, or make it the node's default runtime.", class.Name),
 				Commands: facts.EditCommands(pod),
 			},
 		})
@@ -405,12 +406,14 @@ func checkStrategyRefused(f *facts.Facts, r *engine.Result) {
 	for _, n := range f.GPUNodes {
 		found := finding.Finding{
 			Object: n.Object(), Severity: finding.Warning, Confidence: finding.Likely,
-			Title: "the container toolkit ignores how the device plugin passes GPUs, so that pods get none",
+			Title: "the container toolkit does not accept the way in which the device plugin passes GPUs, so pods " +
+				"get none",
 			Fix: finding.Fix{
-				Text: "Make both agree. Either let the device plugin use a strategy that the toolkit accepts " +
-					"(deviceListStrategy: volume-mounts, with accept-nvidia-visible-devices-as-volume-mounts = true, or " +
-					"cdi-annotations), or set accept-nvidia-visible-devices-envvar-when-unprivileged = true in the toolkit's " +
-					"configuration. Then recreate the GPU pods. Do not make the containers privileged instead: they would see all GPUs of the node.",
+				Text: "Make the two agree. Either configure the device plugin to use a strategy that the toolkit " +
+					"accepts (deviceListStrategy: volume-mounts, with accept-nvidia-visible-devices-as-volume-mounts " +
+					"= true, or cdi-annotations), or set accept-nvidia-visible-devices-envvar-when-unprivileged = " +
+					"true in the toolkit's configuration. Then recreate the GPU pods. Do not make the containers " +
+					"privileged instead: they would see all GPUs on the node.",
 			},
 		}
 		for _, pod := range n.Pods {
@@ -422,7 +425,7 @@ func checkStrategyRefused(f *facts.Facts, r *engine.Result) {
 				found.Evidence = []finding.Evidence{{Source: source, Text: text}}
 			}
 			found = found.ForPods(pod.Namespace + "/" + pod.Name)
-			if e, ok := saysNoDriver(f, pod); ok && found.Severity != finding.Error {
+			if e, ok := quoteNoDriver(f, pod); ok && found.Severity != finding.Error {
 				found.Severity, found.Evidence = finding.Error, append(found.Evidence, e)
 			}
 		}

@@ -22,16 +22,16 @@ const withoutHandler = "without the handler"
 
 // configurationChecks returns the checks for containerd's configuration, on disk and in memory.
 func configurationChecks() []engine.Check {
-	const files = "the files that the kubelet's containerd loads, by the rules of its release, and its configuration " +
-		"in memory (CRI Status)"
+	const files = "the files that the kubelet's containerd loads, according to the rules of its release, and its " +
+		"configuration in memory (CRI Status)"
 	return []engine.Check{
 		{
 			ID: "rt.unparsable", Symptom: engine.Precise,
 			Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode}, Reads: files,
 			Title: "containerd cannot load its configuration",
-			Why: "a file is not TOML, an import is missing, or the version is newer than the release supports. If " +
-				"containerd still runs with its configuration in memory, rt.edited-not-restarted is reported, with " +
-				"this as the reason",
+			Why: "a file is not valid TOML, an import is missing, or the version is newer than the release supports. " +
+				"If containerd is still running with its configuration in memory, rt.edited-not-restarted is " +
+				"reported instead, with this reason",
 			Explains: noRuntime(), Sources: []string{"containerd config.go", "rke2#3385"},
 			Run: func(f *facts.Facts, r *engine.Result) { viewFindings(f, r, "rt.unparsable") },
 		},
@@ -39,8 +39,8 @@ func configurationChecks() []engine.Check {
 			ID: "rt.dropin-shadow", Symptom: engine.Precise,
 			Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode}, Reads: files,
 			Title: "a drop-in replaces containerd's whole CRI configuration",
-			Why: "before containerd 2.0, a plugin's table in an imported file replaces that of the previous file, so " +
-				"a drop-in with only the nvidia handler removes runc: the CRI plugin is not loaded",
+			Why: "before containerd 2.0, a plugin's table in an imported file replaces the same table in previous " +
+				"files, so a drop-in with only the nvidia handler removes runc, and the CRI plugin is not loaded",
 			Explains: noRuntime("rt.default-missing"),
 			Sources: []string{
 				"METR/hawk#273", "k8s-snap#1991", "k8s-device-plugin#1145", "gpu-operator#1323", "kubernetes#100992",
@@ -50,7 +50,7 @@ func configurationChecks() []engine.Check {
 		{
 			ID: "rt.default-missing", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode}, Reads: files,
 			Title: "the default runtime handler does not exist",
-			Why: "default_runtime_name names a handler that no file defines: the CRI plugin is not loaded, and " +
+			Why: "default_runtime_name names a handler that no file defines, so the CRI plugin is not loaded, and " +
 				"the kubelet has no runtime",
 			Explains: noRuntime(), Sources: []string{"containerd pkg/cri/config"},
 			Run: func(f *facts.Facts, r *engine.Result) { viewFindings(f, r, "rt.default-missing") },
@@ -58,7 +58,7 @@ func configurationChecks() []engine.Check {
 		{
 			ID: "rt.cri-disabled", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode}, Reads: files,
 			Title:    "containerd's configuration disables CRI",
-			Why:      "disabled_plugins names CRI, as in the file that Docker's containerd packages install",
+			Why:      "disabled_plugins lists the CRI plugin, as does the file in Docker's containerd packages",
 			Explains: noRuntime("rt.default-missing"),
 			Sources:  []string{"kubernetes#111591", "containerd#4581", "containerd#6964", "gpu-operator#1323"},
 			Run:      func(f *facts.Facts, r *engine.Result) { viewFindings(f, r, "rt.cri-disabled") },
@@ -67,17 +67,17 @@ func configurationChecks() []engine.Check {
 			ID: "rt.not-ready", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode},
 			Reads: "the runtime's response at the kubelet's endpoint; the reason why doctor's own pod did not start",
 			Title: "the container runtime does not respond to the kubelet",
-			Why: "nothing listens on the socket, the CRI plugin is not loaded, or CRI reports that the runtime " +
-				"is not ready; or doctor's own pod did not start on the node, for a reason other than its image",
+			Why: "nothing listens on the socket, the CRI plugin is not loaded, CRI reports that the runtime is not " +
+				"ready, or doctor's own pod did not start on the node for a reason other than its image",
 			Explains: noRuntime(), Sources: []string{"kubernetes#111591"}, Run: checkRuntimeNotReady,
 		},
 		{
 			ID: "rt.edited-not-restarted", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode},
 			Reads: files,
 			Title: "containerd's configuration was edited, but containerd was not restarted",
-			Why: "the files differ from containerd's configuration in memory: containerd does not reload files. This " +
-				"is an error if pods request a handler that only the files have. If the files are invalid, a restart " +
-				"would break the node, and the fix warns about it",
+			Why: "the files differ from containerd's configuration in memory, because containerd does not reload " +
+				"files. This is an error if pods request a handler that only the files define. If the files are " +
+				"invalid, the fix warns that a restart would break the node",
 			Explains: noPods("rt.handler-missing", "rt.binary-missing", "rt.runtime-type", "rt.cgroup-driver",
 				"rt.option-misplaced", "rt.dropin-shadow", "rt.default-missing",
 				"rt.unparsable", "rt.cri-disabled", "rt.config-not-loaded", "rt.cdi-off"),
@@ -88,15 +88,15 @@ func configurationChecks() []engine.Check {
 			ID: "rt.config-not-loaded", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode},
 			Reads: "when containerd's process started, and when its files were modified",
 			Title: "configuration files are newer than the running containerd",
-			Why: "files and memory have the same handlers, so the files may have been rewritten without changes; any " +
-				"other change takes effect at the next restart",
+			Why: "the files and the configuration in memory define the same handlers, so the files may have been " +
+				"rewritten without changes; any other change takes effect at the next restart",
 			Sources: []string{"containerd has no reload"}, Run: checkNotLoaded,
 		},
 		{
 			ID: "rt.option-misplaced", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode}, Reads: files,
 			Title: "an option of a runtime handler is one level too high",
-			Why: "containerd ignores BinaryName next to runtime_type because it belongs under options: pods " +
-				"start with plain runc and see no GPU",
+			Why: "containerd ignores BinaryName if it is next to runtime_type instead of under options: pods start " +
+				"with plain runc and see no GPU",
 			Explains: noGPUs(), Sources: []string{"containerd: Ignoring unknown key in TOML for plugin"},
 			Run: func(f *facts.Facts, r *engine.Result) { viewFindings(f, r, "rt.option-misplaced") },
 		},
@@ -104,9 +104,9 @@ func configurationChecks() []engine.Check {
 			ID: "rt.generated-file", Layer: finding.LayerRuntime, From: []string{"api/pods"},
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedNode, engine.NeedLogs},
 			Title: "the toolkit is configured to edit a template, or a file that another program regenerates",
-			Reads: "the settings of the toolkit's DaemonSet, the first lines of the file that it edits, the " +
-				"toolkit's log",
-			Why: "k3s, rke2, k0s, microk8s and others regenerate their containerd's configuration at each start; a " +
+			Reads: "the settings and log of the toolkit DaemonSet, and the first lines of the file that the toolkit " +
+				"edits",
+			Why: "k3s, rke2, k0s, microk8s and others regenerate containerd's configuration at each start; a " +
 				"template is not TOML, so the toolkit cannot edit it",
 			Explains: noPods("rt.handler-missing"),
 			Sources:  []string{"rke2#3385", "gpu-operator#473", "gpu-operator#992", "k0s#3272"}, Run: checkGenerated,
@@ -116,8 +116,8 @@ func configurationChecks() []engine.Check {
 			Needs: []engine.Need{engine.NeedAPI},
 			Title: "toolkit 1.18.0 reads the wrong configuration on GKE",
 			Reads: "the toolkit's image and variables on GKE nodes",
-			Why: "unless RUNTIME_CONFIG_SOURCE=file is set, toolkit 1.18.0 reads the configuration from " +
-				"`containerd config dump`, which on GKE 1.33 and later is not that of the kubelet's containerd",
+			Why: "unless RUNTIME_CONFIG_SOURCE=file is set, toolkit 1.18.0 reads the configuration from `containerd " +
+				"config dump`, which on GKE 1.33 and later does not show the configuration of the kubelet's containerd",
 			Explains: noPods("rt.handler-missing"), Sources: []string{"cloud-native-docs#312"}, Run: checkGKESource,
 		},
 	}
@@ -134,13 +134,14 @@ func checkNotStarted(f *facts.Facts, r *engine.Result) {
 		}
 		issue := finding.Finding{
 			Object: n.Object(), Severity: finding.Warning, Confidence: finding.Possible,
-			Title: "the node does not start pods: doctor's own pod did not start there",
+			Title: "pods do not start on the node: doctor's own pod did not start there",
 			Evidence: []finding.Evidence{
 				{Source: "pod of kubectl gpu-fault doctor on " + n.Object().String(), Text: words.Clip(m.NotStarted)},
 			},
 			Fix: finding.Fix{
 				Text: fmt.Sprintf(
-					"Check why %s and the kubelet do not start pods there. Nothing else could be read from the node.",
+					"Find out why %s and the kubelet do not start pods on the node. Nothing else could be read from "+
+						"the node.",
 					n.RuntimeUnit(),
 				),
 				Commands: []string{
@@ -169,7 +170,7 @@ func checkRuntimeNotReady(f *facts.Facts, r *engine.Result) {
 				Object: n.Object(), Title: found.Title, Evidence: quoted(n, found.Quotes),
 				Fix: finding.Fix{
 					Text: fmt.Sprintf(
-						"on the node, check why %s does not serve CRI, and start it; until then, no pod can start",
+						"find out why %s on the node does not serve CRI, and start it; until then, no pod can start",
 						unit,
 					),
 					Commands: []string{
@@ -202,7 +203,7 @@ func checkEdited(f *facts.Facts, r *engine.Result) {
 		}
 		issue := finding.Finding{
 			Object: n.Object(), Severity: finding.Warning,
-			Title: "containerd's configuration was edited after containerd read it, and is not in effect",
+			Title: "containerd's configuration was edited after containerd had read it, and is not in effect",
 			Fix: finding.Fix{
 				Text:     fmt.Sprintf("restart %s to load %s", i.UnitName(), i.ConfigPath),
 				Commands: []string{restartUnit(n)},
@@ -212,19 +213,19 @@ func checkEdited(f *facts.Facts, r *engine.Result) {
 		if generated {
 			issue.Title = "the generated containerd.toml of MicroK8s was edited, and containerd does not use the edits"
 			issue.Fix = finding.Fix{
-				Text: "put the settings into containerd-template.toml in the same directory, or enable the addon " +
-					"nvidia: MicroK8s writes containerd.toml anew from the template whenever its containerd starts",
+				Text: "put the settings in containerd-template.toml in the same directory, or enable the addon " +
+					"nvidia: MicroK8s regenerates containerd.toml from the template whenever its containerd starts",
 				Commands: []string{shell.OnHost(n.Name, "sudo snap restart microk8s.daemon-containerd")},
 			}
 		}
 		lacking := lacking(f, n)
 		for handler := range lacking {
 			if h, known := i.Handler(handler); !known || h.OnDisk == nil && h.InMemory == nil {
-				// A restart does not help if the files lack the handler, too.
+				// A restart does not help if the files also lack the handler.
 				issue.As, issue.Confidence = withoutHandler, finding.Likely
-				issue.Fix.Text = fmt.Sprintf("the file was written anew, and lacks the handler %s, which pods "+
-					"request. Have it added first (the toolkit's pod does it when it starts), and compare the file "+
-					"with what runs before %s is restarted",
+				issue.Fix.Text = fmt.Sprintf("the file was rewritten and lacks the handler %s, which pods request. "+
+					"First add the handler (the toolkit pod does so when it starts), and compare the file with the "+
+					"configuration in memory before you restart %s",
 					handler, i.UnitName())
 				issue.Fix.Commands = nil
 			}
@@ -249,7 +250,8 @@ func checkEdited(f *facts.Facts, r *engine.Result) {
 				continue
 			}
 			issue.Fix =
-				finding.Fix{Text: fmt.Sprintf("do not restart %s until the files are fixed: a restart would break it "+
+				finding.Fix{Text: fmt.Sprintf("do not restart %s until the files are fixed: a restart would break "+
+					"the runtime "+
 					"(%s); %s", i.UnitName(), found.ID, found.Fix)}
 		}
 		r.Add(issue)
@@ -285,7 +287,7 @@ func checkNotLoaded(f *facts.Facts, r *engine.Result) {
 				Source: "nodes/" + n.Name + ": process of " + i.UnitName(), Time: started,
 				Text: "started " + started.UTC().Format(time.RFC3339),
 			}),
-			Fix: finding.Fix{Text: "if more than the handlers was changed, restart " + i.UnitName() +
+			Fix: finding.Fix{Text: "if anything other than the handlers was changed, restart " + i.UnitName() +
 				" at a convenient time"},
 		})
 	})

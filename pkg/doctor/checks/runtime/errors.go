@@ -15,8 +15,8 @@ import (
 type startError struct {
 	pod  *corev1.Pod
 	node *facts.Node
-	// id is the ID of the finding that the message indicates. name is the handler, file, runtime type, or CDI devices
-	// in the message.
+	// id is the ID of the finding that the message indicates. name is the handler, file, runtime type or CDI devices
+	// that the message names.
 	id, name string
 	// sandbox is true if creating the pod's sandbox failed.
 	sandbox  bool

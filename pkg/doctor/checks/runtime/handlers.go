@@ -25,12 +25,12 @@ func handlerChecks() []engine.Check {
 			ID: "rt.wrong-instance", Layer: finding.LayerRuntime,
 			Needs: []engine.Need{engine.NeedNode, engine.NeedLogs},
 			Title: "the NVIDIA runtime is configured in a containerd that the kubelet does not use",
-			Reads: "the kubelet's runtime endpoint, the process that listens on it, the configuration that this " +
-				"process loads, all other containerd instances and their files, the settings and the log of the " +
-				"toolkit's DaemonSet",
-			Why: "a GPU handler is in files that the kubelet's containerd does not load, and that containerd lacks " +
-				"the handler; or the toolkit edits such files. This is an error if pods request a missing handler; " +
-				"pods that get their GPUs through CDI, a hook or NRI need no handler",
+			Reads: "the kubelet's runtime endpoint, the process that listens on the endpoint, the configuration that " +
+				"this process loads, all other containerd instances and their files, the settings and log of the " +
+				"toolkit DaemonSet",
+			Why: "a GPU handler is defined only in files that the kubelet's containerd does not load, or the toolkit " +
+				"edits such files. This is an error if pods request a missing handler; pods that get their GPUs " +
+				"through CDI, a hook or NRI need no handler",
 			Explains: noPods("rt.handler-missing", "rt.restart-loop"),
 			Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/getting-started.html#specifying-configuration-options-for-containerd",
 			Sources: []string{
@@ -45,10 +45,10 @@ func handlerChecks() []engine.Check {
 			Title: "pods request a runtime handler that the node's runtime does not have",
 			Reads: "FailedCreatePodSandBox events, the RuntimeClasses of each node's pods, .status.runtimeHandlers, " +
 				"the handlers that containerd has in memory (CRI Status), and toolkit.enabled of the ClusterPolicy",
-			Why: "the runtime reports it, or the RuntimeClass of a pod on the node names a handler that is not in " +
+			Why: "the runtime reports this, or the RuntimeClass of a pod on the node names a handler that is not in " +
 				"memory. A handler that no pod requests may be missing: GKE, CRI-O with a hook, CDI, NRI and Talos " +
-				"have none. Before containerd 2.0, .status.runtimeHandlers is empty and proves nothing. While the GPU " +
-				"operator's toolkit waits for a driver that is not ready, the driver is the cause",
+				"have none. Before containerd 2.0, .status.runtimeHandlers is empty and proves nothing. While the " +
+				"GPU operator's toolkit is waiting for a driver that is not ready, the driver is the cause",
 			Explains: noPods(),
 			ExplainsAs: map[string][]string{awaitsDriver: slices.DeleteFunc(noPods(),
 				func(id string) bool { return id == "op.*" })},
@@ -62,8 +62,8 @@ func handlerChecks() []engine.Check {
 			ID: "rc.handler-mismatch", Layer: finding.LayerCluster, Needs: []engine.Need{engine.NeedAPI},
 			Title: "pods use a RuntimeClass that does not exist, or whose handler has another name on the nodes",
 			Reads: "RuntimeClasses, runtimeClassName of pods and DaemonSets, FailedCreate events, the nodes' handlers",
-			Why: "a RuntimeClass in use does not exist; or its handler is nvidia but the nodes have " +
-				"nvidia-container-runtime, as on AKS and microk8s, or vice versa",
+			Why: "a RuntimeClass in use does not exist, or its handler is nvidia but the nodes have " +
+				"nvidia-container-runtime, as on AKS and microk8s (or vice versa)",
 			Explains: noPods("rt.handler-missing"),
 			Sources:  []string{"AgentBaker", "microk8s", "kubernetes pkg/kubelet/runtimeclass"},
 			Run:      checkRuntimeClasses,
@@ -72,8 +72,8 @@ func handlerChecks() []engine.Check {
 			ID: "rt.version-skew-ids", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode},
 			Title: "GPU handlers are configured under a plugin ID that this release of containerd does not read",
 			Reads: "containerd's files and release",
-			Why: "containerd 1.x reads handlers only under io.containerd.grpc.v1.cri; 2.x reads those of version 3 " +
-				"files under io.containerd.cri.v1.runtime. Handlers elsewhere are ignored without an error",
+			Why: "containerd 1.x reads handlers only under io.containerd.grpc.v1.cri; 2.x reads handlers in version " +
+				"3 files under io.containerd.cri.v1.runtime. Handlers elsewhere are silently ignored",
 			Explains: noPods("rt.handler-missing"),
 			Sources:  []string{"containerd config.go", "AgentBaker containerd_v2.toml.gtpl"},
 			Run:      func(f *facts.Facts, r *engine.Result) { viewFindings(f, r, "rt.version-skew-ids") },
@@ -81,11 +81,12 @@ func handlerChecks() []engine.Check {
 		{
 			ID: "rt.strategy-refused", Layer: finding.LayerRuntime, From: []string{"api/pods"},
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
-			Title: "the container toolkit ignores how the device plugin passes GPUs to containers",
-			Reads: "how the device plugin provides devices (DEVICE_LIST_STRATEGY), accept-nvidia-visible-devices-* of the " +
-				"toolkit on the node, pods that request GPUs and their securityContext",
-			Why: "the plugin passes GPUs by the variable NVIDIA_VISIBLE_DEVICES or by volume mounts, and the toolkit is " +
-				"configured to ignore that. The pods run, but see no GPU",
+			Title: "the container toolkit does not accept the way in which the device plugin passes GPUs to containers",
+			Reads: "how the device plugin provides devices (DEVICE_LIST_STRATEGY), the toolkit's " +
+				"accept-nvidia-visible-devices-* settings on the node, pods that request GPUs and their " +
+				"securityContext",
+			Why: "the plugin passes GPUs in the variable NVIDIA_VISIBLE_DEVICES or through volume mounts, but the " +
+				"toolkit is configured to ignore them. The pods run, but see no GPU",
 			Explains: []string{
 				"wl.pod-failing", "wl.cpu-mode", "wl.cuda-error", "wl.cuda-vs-driver", "wl.idle-holder", "wl.message",
 			},
@@ -153,7 +154,7 @@ func lacking(f *facts.Facts, n *facts.Node) map[string][]*corev1.Pod {
 		}
 	}
 	for _, g := range errorsOf(f, "rt.handler-missing", n) {
-		if all[g.name] == nil && !slices.Contains(has, g.name) { // the runtime's list is newer than the events
+		if all[g.name] == nil && !slices.Contains(has, g.name) { // the runtime's list is more recent than the events
 			for _, e := range g.errors {
 				all[g.name] = append(all[g.name], e.pod)
 			}
@@ -185,8 +186,8 @@ func hostProblem(f *facts.Facts, n *facts.Node) string {
 	return f.WhyNoHost(n.Name)
 }
 
-// awaitsDriver is the kind (Finding.As) of findings about a node whose toolkit waits for the operator's driver before
-// it adds the handler.
+// awaitsDriver is the kind (Finding.As) of findings about a node whose toolkit is waiting for the operator's driver
+// before it adds the handler.
 const awaitsDriver = "awaits the driver"
 
 func handlerMissing(f *facts.Facts, n *facts.Node, handler string, pods []*corev1.Pod) finding.Finding {
@@ -197,7 +198,7 @@ func handlerMissing(f *facts.Facts, n *facts.Node, handler string, pods []*corev
 	if facts.AwaitsDriver(n) {
 		issue.As = awaitsDriver
 	}
-	tellNoToolkit(f, n, handler, &issue)
+	describeNoToolkit(f, n, handler, &issue)
 	for _, pod := range pods {
 		issue.Pods = append(issue.Pods, pod.Namespace+"/"+pod.Name)
 	}
@@ -208,12 +209,12 @@ func handlerMissing(f *facts.Facts, n *facts.Node, handler string, pods []*corev
 	}
 	if !n.IsGPUNode && !slices.ContainsFunc(pods, f.AsksForGPU) && len(f.GPUNodes) > 0 {
 		issue.Title = fmt.Sprintf(
-			"pods that request no GPU have a RuntimeClass with the handler %q, and run on a node without GPUs",
+			"pods that request no GPU have a RuntimeClass with the handler %q, and are on a node without GPUs",
 			handler,
 		)
 		issue.Fix = finding.Fix{
-			Text: "remove runtimeClassName from these pods if they need no GPU; otherwise, request one " +
-				"(nvidia.com/gpu), so that they are placed on a GPU node",
+			Text: "remove runtimeClassName from these pods if they need no GPU; otherwise, request a GPU " +
+				"(nvidia.com/gpu), so that the pods are scheduled on a GPU node",
 			Commands: facts.EditCommands(pods[0]),
 		}
 	}
@@ -235,39 +236,40 @@ func handlerMissing(f *facts.Facts, n *facts.Node, handler string, pods []*corev
 		for _, other := range siblings(handler) {
 			if elsewhere, _ := nodesWith(f, handler); elsewhere && slices.Contains(has, other) {
 				issue.Fix.Text =
-					fmt.Sprintf("the handler is named %s on this node and %s on other nodes: rename it on this node "+
-						"and keep the RuntimeClass, or create a second RuntimeClass for pods on such nodes. Or add "+
-						"the missing handler: ", other, handler) + issue.Fix.Text
+					fmt.Sprintf("the handler is named %s on this node and %s on other nodes: rename the handler on "+
+						"this node and keep the RuntimeClass, or create a second RuntimeClass for pods on such "+
+						"nodes. Alternatively, add the missing handler: ", other, handler) + issue.Fix.Text
 			}
 		}
 	}
 	return issue
 }
 
-// tellNoToolkit completes the finding if the GPU operator installs the node's driver but not the toolkit: a node whose
-// image has no driver probably has no toolkit either.
-func tellNoToolkit(f *facts.Facts, n *facts.Node, handler string, issue *finding.Finding) {
+// describeNoToolkit completes the finding if the GPU operator installs the node's driver but not the toolkit: a node
+// whose image has no driver probably has no toolkit either.
+func describeNoToolkit(f *facts.Facts, n *facts.Node, handler string, issue *finding.Finding) {
 	if !strings.HasPrefix(handler, "nvidia") || !facts.PolicyOff(f, "toolkit") || n.IsCRIO() ||
 		len(facts.Current(n, facts.Driver)) == 0 || n.Host != nil && n.Host.Probe.ToolkitVersion != "" {
 		return
 	}
 	policy, _ := facts.ClusterPolicy(f)
-	issue.Title = fmt.Sprintf("the node has no runtime handler %q, because the GPU operator is told not to install "+
-		"the container toolkit", handler)
+	issue.Title = fmt.Sprintf("the node has no runtime handler %q, because the GPU operator is configured not to "+
+		"install the container toolkit", handler)
 	issue.Evidence = append(issue.Evidence, finding.Evidence{
 		Source: "ClusterPolicy " + policy.GetName() + " .spec.toolkit.enabled", Text: "false",
 	}, finding.FieldEvidence(n.Object(), "pods", "%s, no container toolkit", facts.Current(n, facts.Driver)[0].Name))
 	issue.Fix = finding.Fix{
-		Text: "The operator installs the driver here, so the node's image probably has no toolkit. Check that " +
-			"nvidia-ctk is missing on the node, and let the operator install the toolkit, which adds the handler: " +
-			"toolkit.enabled=true in its values. If the node has a toolkit, that one has to configure the kubelet's " +
-			"runtime. Do not disable the operator's driver, unless the nodes have one of their own.",
+		Text: "The operator installs the driver on this node, so the node's image probably has no toolkit. Check " +
+			"that nvidia-ctk is missing on the node, and set toolkit.enabled=true in the operator's values, so that " +
+			"the operator installs the toolkit, which adds the handler. If the node has a toolkit, use that toolkit " +
+			"to configure the kubelet's runtime. Do not disable the operator's driver unless the nodes have a " +
+			"preinstalled driver.",
 		Commands: append([]string{shell.OnHost(n.Name, "nvidia-ctk --version")},
 			facts.ChangeOperator(f, "toolkit.enabled", true)...),
 	}
 }
 
-// handlerFix returns a fix that adds the handler in the way in which the node's handlers are configured.
+// handlerFix returns a fix that adds the handler in the way that suits the node's configuration.
 func handlerFix(f *facts.Facts, n *facts.Node, handler string) finding.Fix {
 	switch i := instance(n); {
 	case n.IsCRIO():
@@ -291,8 +293,8 @@ func handlerFix(f *facts.Facts, n *facts.Node, handler string) finding.Fix {
 	default:
 		if pods := facts.Current(n, facts.Toolkit); len(pods) > 0 {
 			return finding.Fix{
-				Text: "the NVIDIA container toolkit adds the handler when its pod starts, and removes it when the " +
-					"pod terminates: restart the pod, and check its log if the handler does not appear",
+				Text: "the NVIDIA container toolkit adds the handler when the toolkit pod starts, and removes it " +
+					"when the pod terminates: restart the pod, and check its log if the handler does not appear",
 				Commands: []string{
 					facts.RestartPod(pods[0].Namespace, pods[0].Name),
 					shell.Command("kubectl logs -n %s -l app=nvidia-container-toolkit-daemonset --tail=50",
@@ -310,8 +312,8 @@ func configureByHand(n *facts.Node, handler string) finding.Fix {
 	if place, ok := runtime(n.Distribution); ok && (n.Distribution == facts.K3s || n.Distribution == facts.RKE2) {
 		if n.Host != nil && n.Host.Probe.ToolkitVersion != "" {
 			return finding.Fix{
-				Text: fmt.Sprintf("the toolkit is on the node, but %s did not find nvidia-container-runtime when it "+
-					"started: it looks into /usr/local/nvidia/toolkit, /usr/bin and, in newer releases, the PATH of "+
+				Text: fmt.Sprintf("the toolkit is on the node, but %s did not find nvidia-container-runtime at "+
+					"startup: it searches /usr/local/nvidia/toolkit, /usr/bin and, in newer releases, the PATH of "+
 					"its unit. Link the program into one of these directories, or add its directory to that PATH, "+
 					"and restart %s",
 					n.Distribution, cmp.Or(i.Unit, place.unit)),
@@ -391,7 +393,7 @@ func grepAll(f *facts.Facts, pod *corev1.Pod, texts ...string) (finding.Evidence
 }
 
 // viewFindings reports the findings with the given ID in each node's runtime view. A finding is an error if pods need
-// one of its handlers, or if it affects the whole runtime.
+// one of its handlers, or if it affects the entire runtime.
 func viewFindings(f *facts.Facts, r *engine.Result, id string) {
 	eachRuntime(r, f, func(n *facts.Node) {
 		for _, found := range runtimeFindings(n, id) {
@@ -414,7 +416,7 @@ func viewFindings(f *facts.Facts, r *engine.Result, id string) {
 }
 
 // fixCommands returns the commands that edit the configuration file and, if the runtime has loaded the file, restart
-// the runtime. It returns nil if the required edit is unknown, because restarting alone does not help.
+// the runtime. It returns nil if the required edit is unknown, because a restart alone does not help.
 func fixCommands(n *facts.Node, found runtimeview.Finding) []string {
 	if found.Edit == nil {
 		return nil

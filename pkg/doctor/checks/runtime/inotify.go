@@ -66,7 +66,7 @@ func checkNoInotify(f *facts.Facts, r *engine.Result) {
 			Fix: finding.Fix{
 				Text: fmt.Sprintf(
 					"raise the limits on the node, and in /etc/sysctl.d to make them persistent; then restart %s, "+
-						"which does not retry",
+						"which does not retry by itself",
 					unit,
 				),
 				Commands: []string{raiseInotify(n), restartUnit(n)},

@@ -24,9 +24,9 @@ func nodeRuntimeChecks() []engine.Check {
 			Title: "running containers lose their GPUs",
 			Reads: "logs of pods on GPU nodes; capacity and allocatable; the kernel log; the links in /dev/char, the " +
 				"kubelet's cgroup driver",
-			Why: "`Failed to initialize NVML: Unknown Error` in a container while the node's driver works: at a " +
-				"daemon-reload, systemd reset the container's device rules, which did not include the GPUs. A device " +
-				"plugin then marks its GPUs unhealthy, without an XID",
+			Why: "a container reports `Failed to initialize NVML: Unknown Error` although the node's driver works: a " +
+				"daemon-reload made systemd reset the container's device rules, which did not include the GPUs. If " +
+				"the container is the device plugin, it marks its GPUs unhealthy, without an XID",
 			Explains: []string{"wl.pod-failing", "wl.cuda-error", "wl.cpu-mode", "dp.*", "obs.dcgm-crash"},
 			Doc:      "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html",
 			Sources: []string{
@@ -38,9 +38,9 @@ func nodeRuntimeChecks() []engine.Check {
 		{
 			ID: "rt.cpumanager", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode},
 			Title: "the static CPU manager policy removes GPUs from containers",
-			Reads: "the kubelet's cpuManagerPolicy, PASS_DEVICE_SPECS and the strategy of the device plugin",
-			Why: "with the static policy, the kubelet updates containers' cgroups continually, and runc drops " +
-				"devices that are not in the container's specification: the device plugin must pass them " +
+			Reads: "the kubelet's cpuManagerPolicy, and the device plugin's PASS_DEVICE_SPECS and strategy",
+			Why: "with the static policy, the kubelet continually updates the containers' cgroups, and runc drops " +
+				"devices that are not in the container's specification: the device plugin must pass the devices " +
 				"(PASS_DEVICE_SPECS) or provide them through CDI",
 			Explains: []string{
 				"rt.nvml-unknown-error", "wl.pod-failing", "wl.cuda-error", "wl.cpu-mode", "dp.*", "obs.dcgm-crash",
@@ -52,11 +52,11 @@ func nodeRuntimeChecks() []engine.Check {
 			ID: "sec.all-gpus-visible", Layer: finding.LayerRuntime, From: []string{"api/pods", "api/runtimeclasses"},
 			Needs: []engine.Need{engine.NeedAPI},
 			Title: "a pod that requests no GPU sees all GPUs",
-			Reads: "pods on GPU nodes with the NVIDIA runtime and NVIDIA_VISIBLE_DEVICES in their specification; the GPUs " +
-				"with programs according to nvidia-smi, and how many the node's pods request",
-			Why: "an unprivileged pod sets NVIDIA_VISIBLE_DEVICES, and the runtime honors it: the pod sees GPUs of " +
-				"other pods, without the scheduler's knowledge. Info if the node has no other GPU pods, or if only the " +
-				"number of GPUs in use shows it",
+			Reads: "pods on GPU nodes with the NVIDIA runtime and NVIDIA_VISIBLE_DEVICES in their specification; the " +
+				"number of GPUs in use according to nvidia-smi, and the number that the node's pods request",
+			Why: "an unprivileged pod sets NVIDIA_VISIBLE_DEVICES, and the runtime honors it: the pod sees the GPUs " +
+				"of other pods, without the scheduler's knowledge. Info if the node has no other GPU pods, or if the " +
+				"only evidence is the number of GPUs in use",
 			Sources: []string{
 				"gpu-operator#28", "gpu-operator#421", "gpu-operator#700", "k8s-device-plugin#87", "bottlerocket#3718",
 			},
@@ -91,7 +91,7 @@ func nodeRuntimeChecks() []engine.Check {
 			ID: "rt.no-inotify", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode},
 			Title: "the container runtime could not create an inotify instance",
 			Reads: "the journal of the runtime's unit; fs.inotify.max_user_instances",
-			Why: "the runtime does not serve CRI, and since its start has logged that it could not watch files: `too " +
+			Why: "the runtime does not serve CRI, and has logged since it started that it cannot watch files: `too " +
 				"many open files`. containerd then runs without the CRI plugin, and does not retry",
 			Explains: noRuntime("node.inotify"),
 			Sources:  []string{"containerd#10309", "containerd#10468", "claudie#1694"},
@@ -102,8 +102,8 @@ func nodeRuntimeChecks() []engine.Check {
 			Needs: []engine.Need{engine.NeedLogs},
 			Title: "the node has no inotify watches left",
 			Reads: "logs of the GPU components; fs.inotify.max_user_instances and max_user_watches",
-			Why: "a component logs `too many open files` for a file watcher: the node's limit for all its " +
-				"containers is reached. Low limits alone are not a finding",
+			Why: "a component logs `too many open files` for a file watcher: the node's limit, which all its " +
+				"containers share, has been reached. Low limits alone are not reported",
 			Explains: []string{"dp.*", "op.*", "gfd.labels", "mig.*", "wl.pod-failing"},
 			Sources:  []string{"gpu-operator#441", "kubernetes#64614"},
 			Run:      checkInotify,
@@ -120,16 +120,16 @@ func pluginLostGPUs(f *facts.Facts, n *facts.Node, plugin *corev1.Pod) (finding.
 	return f.GrepLogs(plugin, "unhealthy: Unknown Error", "Error waiting for event: Unknown Error")
 }
 
-// tellPlugin completes the finding about a device plugin that lost access to the GPUs.
-func tellPlugin(f *facts.Facts, plugin *corev1.Pod, issue *finding.Finding) {
-	issue.Title = "the device plugin lost its access to the GPUs while running, and marks them unhealthy"
-	issue.Cause = "NVML in the plugin's container reports an unknown error, and no XID shows that a GPU failed. " +
-		"When systemd reloads its units (daemon-reload, as in an upgrade of the node), it resets the device rules " +
-		"of running containers, which did not include the GPUs."
-	issue.Fix.Text = "if nvidia-smi works on the node, the GPUs are fine: do not reset or replace them. Delete the " +
-		"plugin's pod, so that its successor advertises them again. GPU pods that ran at that time may need a " +
-		"restart as well. To prevent a recurrence, create the links in /dev/char at each boot of the node (a udev " +
-		"rule, or a service with the last command), or provide GPUs through CDI"
+// describePlugin completes the finding about a device plugin that lost access to the GPUs.
+func describePlugin(f *facts.Facts, plugin *corev1.Pod, issue *finding.Finding) {
+	issue.Title = "the running device plugin lost access to the GPUs and marks them unhealthy"
+	issue.Cause = "NVML in the plugin's container reports an unknown error, and no XID shows that a GPU failed. When " +
+		"systemd reloads its units (daemon-reload, for example during a node upgrade), it resets the device rules of " +
+		"running containers, which did not include the GPUs."
+	issue.Fix.Text = "if nvidia-smi works on the node, the GPUs are healthy: do not reset or replace them. Delete " +
+		"the plugin pod, so that its replacement advertises the GPUs again. GPU pods that were running at that time " +
+		"may also need a restart. To prevent a recurrence, create the links in /dev/char whenever the node boots " +
+		"(with a udev rule, or a service that runs the last command), or provide GPUs through CDI"
 	if again, ok := f.GrepLogs(plugin, "kubelet.sock created"); ok {
 		issue.Evidence = append(issue.Evidence, finding.Clipped(again))
 	}
@@ -153,7 +153,7 @@ func checkUnknownError(f *facts.Facts, r *engine.Result) {
 				Title: "the container lost its GPUs while running", Evidence: []finding.Evidence{finding.Clipped(e)},
 				Fix: finding.Fix{
 					Text: "restart the pod; to prevent a recurrence, create the links in /dev/char on the node (and " +
-						"a udev rule that creates them), or provide GPUs through CDI",
+						"a udev rule that creates them at boot), or provide GPUs through CDI",
 					Commands: []string{
 						facts.RestartPod(pod.Namespace, pod.Name),
 						shell.OnHost(n.Name, "sudo nvidia-ctk system create-dev-char-symlinks --create-all"),
@@ -161,7 +161,7 @@ func checkUnknownError(f *facts.Facts, r *engine.Result) {
 				},
 			}
 			if plugin {
-				tellPlugin(f, pod, &issue)
+				describePlugin(f, pod, &issue)
 			}
 			if n.Host != nil {
 				var missing []string
@@ -208,7 +208,7 @@ func checkCPUManager(f *facts.Facts, r *engine.Result) {
 			},
 			Fix: finding.Fix{
 				Text: "set PASS_DEVICE_SPECS=true for the device plugin (compatWithCPUManager=true in its own chart, " +
-					"devicePlugin.env in the GPU operator's), or provide GPUs through CDI",
+					"devicePlugin.env in the GPU operator's chart), or provide GPUs through CDI",
 			},
 		}
 		for _, pod := range n.Pods {
@@ -236,7 +236,7 @@ func passesDevices(n *facts.Node) bool {
 
 func checkAllVisible(f *facts.Facts, r *engine.Result) {
 	for _, n := range f.GPUNodes {
-		tellUnrequested(f, r, n)
+		reportUnrequested(f, r, n)
 		shared := slices.ContainsFunc(n.Pods,
 			func(pod *corev1.Pod) bool { return !facts.Ended(pod) && f.AsksForGPU(pod) })
 		for _, pod := range n.Pods {
@@ -254,15 +254,16 @@ func checkAllVisible(f *facts.Facts, r *engine.Result) {
 				issue := finding.Finding{
 					Object: facts.PodObject(pod), Nodes: []string{n.Name}, Severity: finding.Info,
 					Confidence: finding.Likely,
-					Title:      "the pod requests no GPU but sees those of other pods through NVIDIA_VISIBLE_DEVICES",
+					Title: "the pod requests no GPU but sees the GPUs of other pods through " +
+						"NVIDIA_VISIBLE_DEVICES",
 					Evidence: []finding.Evidence{
 						finding.FieldEvidence(
 							facts.PodObject(pod), "container "+c.Name+" .env", "NVIDIA_VISIBLE_DEVICES=%s", value,
 						),
 					},
 					Fix: finding.Fix{
-						Text: "request nvidia.com/gpu in the pod and remove the variable; to forbid it for all pods, " +
-							"provide GPUs through volume-mounts or CDI, and set " +
+						Text: "request nvidia.com/gpu in the pod and remove the variable; to prevent this in all " +
+							"pods, provide GPUs through volume-mounts or CDI, and set " +
 							"ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED=false for the toolkit",
 					},
 				}
@@ -332,7 +333,7 @@ func checkPermissions(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// whyNotAllowed adds the node's setting that denies containers access to device files, and a fix.
+// whyNotAllowed adds the node setting that denies containers access to device files, and a fix.
 func whyNotAllowed(f *facts.Facts, n *facts.Node, issue finding.Finding) finding.Finding {
 	p := n.Host.Probe
 	quote := func(source, text string) {
@@ -353,16 +354,17 @@ func whyNotAllowed(f *facts.Facts, n *facts.Node, issue finding.Finding) finding
 	case n.ToolkitSetting("no-cgroups") == "true":
 		quote(p.ToolkitConfigPath, "no-cgroups = true")
 		issue.Fix = finding.Fix{
-			Text: "set no-cgroups = false in " + p.ToolkitConfigPath + ": true is only for rootless containers",
+			Text: "set no-cgroups = false in " + p.ToolkitConfigPath + ": true is meant only for rootless containers",
 		}
 	case p.SELinux == "enforcing":
 		quote("SELinux", "enforcing")
 		issue.Confidence = finding.Possible // many healthy nodes also enforce SELinux
 		issue.Fix = finding.Fix{
-			Text: "check the node's audit log for what SELinux denied (ausearch -m avc), and allow it for these " +
-				"containers: set a type that has access to the GPU's devices (nvidia_container_t from NVIDIA's " +
-				"policy, or one generated by udica) in the pod's seLinuxOptions. The boolean container_use_devices " +
-				"gives all devices to all containers of the node, which is more than GPUs need",
+			Text: "check the node's audit log for the access that SELinux denied (ausearch -m avc), and allow it for " +
+				"these containers: in the pod's seLinuxOptions, set a type that has access to the GPU's devices " +
+				"(nvidia_container_t from NVIDIA's policy, or a type generated by udica). The boolean " +
+				"container_use_devices gives all containers on the node access to all devices, which is more than " +
+				"GPU pods need",
 			Commands: []string{shell.OnHost(n.Name, "sudo ausearch -m avc -ts recent")},
 		}
 	}

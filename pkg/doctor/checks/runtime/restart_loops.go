@@ -73,8 +73,9 @@ func checkRestartLoop(f *facts.Facts, r *engine.Result) {
 				},
 			},
 			Fix: finding.Fix{
-				Text: fmt.Sprintf("check the journal of %s for why the runtime exits; if the NVIDIA container "+
-					"toolkit or another tool restarts it, let only one of them edit its configuration", unit),
+				Text: fmt.Sprintf("check the journal of %s for the reason why the runtime exits; if the NVIDIA "+
+					"container toolkit or another tool restarts the runtime, let only one of them edit the "+
+					"configuration", unit),
 				Commands: []string{shell.OnHost(n.Name, "sudo journalctl -u %s -n 100 --no-pager", unit)},
 			},
 		})
@@ -102,7 +103,7 @@ func checkToolkitLoop(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 					last.Reason, last.ExitCode, count.Of(s.RestartCount, "restart")),
 			},
 			Fix: finding.Fix{
-				Text: "the toolkit's container is terminated as soon as it has restarted the runtime: check which " +
+				Text: "the toolkit container is terminated as soon as it has restarted the runtime: find out which " +
 					"other tool writes the runtime's configuration or restarts the runtime; containerd before 1.6.9 " +
 					"terminates containers on such a restart. To break the loop, set RUNTIME_RESTART_MODE=none for " +
 					"the toolkit and restart the runtime manually",

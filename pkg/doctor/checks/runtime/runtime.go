@@ -13,7 +13,7 @@ import (
 )
 
 // Checks returns the checks for the node's container runtime, from a pod's RuntimeClass to the program that starts the
-// pod. The package pkg/runtimeview finds problems in containerd's configuration, which `runtime show` also prints. The
+// pod. The package pkg/runtimeview, which `runtime show` also uses, finds problems in containerd's configuration; the
 // checks add the affected pods.
 func Checks() []engine.Check {
 	return engine.InSentences(slices.Concat(handlerChecks(), configurationChecks(), startChecks(), toolkitChecks(),
@@ -83,7 +83,7 @@ func eachRuntime(r *engine.Result, f *facts.Facts, do func(n *facts.Node)) {
 	}
 }
 
-// quoted converts the quotes in a runtime view to evidence.
+// quoted converts the quotations in a runtime view to evidence.
 func quoted(n *facts.Node, quotes []runtimeview.Quote) []finding.Evidence {
 	var all []finding.Evidence
 	for _, q := range quotes[:min(len(quotes), 5)] {

@@ -20,7 +20,8 @@ func startChecks() []engine.Check {
 			ID: "rt.binary-missing", Symptom: engine.Precise,
 			Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
 			Title: "the executable of a runtime handler is missing",
-			Reads: "FailedCreatePodSandBox events; the file in each handler's BinaryName, as containerd sees it",
+			Reads: "FailedCreatePodSandBox events; the file that each handler's BinaryName names, as containerd sees " +
+				"it",
 			Why: "the runtime reports fork/exec …: no such file, or the file is missing, empty or not executable on " +
 				"the node. A finding about a handler that no pod requests is Info",
 			Explains: noGPUs("node.not-ready", "node.condition"),
@@ -30,18 +31,19 @@ func startChecks() []engine.Check {
 					func(n *facts.Node, name string) finding.Fix {
 						if pods := facts.Current(n, facts.Toolkit); len(pods) > 0 {
 							return finding.Fix{
-								Text: "restart the toolkit's pod, which installs its programs in " +
-									"/usr/local/nvidia/toolkit when it starts; if the path differs, correct " +
-									"BinaryName in the handler's options",
+								Text: "restart the toolkit pod, which installs its programs in " +
+									"/usr/local/nvidia/toolkit at startup; if the path differs, correct BinaryName " +
+									"in the handler's options",
 								Commands: []string{facts.RestartPod(pods[0].Namespace, pods[0].Name)},
 							}
 						}
 						switch n.Distribution {
 						case facts.EKS, facts.AKS, facts.GKE:
 							return finding.Fix{
-								Text: "the node's image has no NVIDIA container toolkit, although its runtime is " +
-									"configured for it: choose the image variant for NVIDIA GPUs for the node pool " +
-									"or NodeClass (EKS: an AMI whose name has NVIDIA), and replace the node",
+								Text: "the node's image does not include the NVIDIA container toolkit, although the " +
+									"runtime is configured for it: choose the image variant for NVIDIA GPUs in the " +
+									"node pool or NodeClass (EKS: an AMI with NVIDIA in its name), and replace the " +
+									"node",
 								Commands: []string{shell.Command("kubectl get node %s -o wide --show-labels", n.Name)},
 							}
 						}
@@ -58,7 +60,7 @@ func startChecks() []engine.Check {
 			ID: "rt.runtime-type", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
 			Title:    "the shim for a runtime handler's type is not installed",
 			Reads:    "FailedCreatePodSandBox events; the shim for each handler's runtime_type in containerd's PATH",
-			Why:      "the runtime reports that the shim is not installed, or the shim is not on the node",
+			Why:      "the runtime reports that the shim is not installed, or the shim is missing on the node",
 			Explains: noPods(), Sources: []string{"containerd core/runtime/v2/shim"},
 			Run: func(f *facts.Facts, r *engine.Result) {
 				viewAndEvents(f, r, "rt.runtime-type", "the shim for a runtime handler's type is not installed",
@@ -74,22 +76,22 @@ func startChecks() []engine.Check {
 		},
 		{
 			ID: "rt.cgroup-driver", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
-			Title: "a runtime handler uses a different cgroup driver than the others",
+			Title: "a runtime handler uses a different cgroup driver from the other handlers",
 			Reads: "FailedCreatePodSandBox events; SystemdCgroup of each handler that uses runc, the kubelet's " +
 				"cgroupDriver",
 			Why: "SystemdCgroup of a handler that pods request differs from that of the default handler: its pods " +
 				"fail with `expected cgroupsPath to be of format \"slice:prefix:name\"`, or systemd removes their " +
-				"limits and devices. If all handlers differ from the kubelet, it counts only if the sandboxes of " +
-				"several pods on the node change again and again",
+				"limits and devices. If all handlers differ from the kubelet, this is reported only if the sandboxes " +
+				"of several pods on the node are recreated again and again",
 			Explains: noGPUs("rt.nvml-unknown-error"),
 			Sources:  []string{"nvidia-docker#1788", "containerd docs/cri/config.md"},
 			Run: func(f *facts.Facts, r *engine.Result) {
 				viewAndEvents(f, r, "rt.cgroup-driver",
-					"a runtime handler uses a different cgroup driver than the kubelet",
+					"a runtime handler uses a different cgroup driver from the kubelet",
 					func(n *facts.Node, _ string) finding.Fix {
 						return finding.Fix{
-							Text: "set SystemdCgroup in the handler's options as for runc, true with " +
-								"cgroupDriver: systemd, and restart the runtime",
+							Text: "set SystemdCgroup in the handler's options to the same value as for runc (true if " +
+								"the kubelet uses cgroupDriver: systemd), and restart the runtime",
 						}
 					})
 				checkSandboxesChange(f, r)
@@ -99,14 +101,15 @@ func startChecks() []engine.Check {
 			ID: "rt.shim-skew", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedAPI},
 			Title: "containerd and its shim are from different releases",
 			Reads: "FailedCreatePodSandBox events",
-			Why: "containerd cannot communicate with the shim that it started: two containerd installations share a " +
-				"PATH, or containerd was upgraded but not restarted",
+			Why: "containerd cannot communicate with the shim that it started, because two containerd installations " +
+				"share a PATH, or because containerd was upgraded but not restarted",
 			Explains: noPods(), Sources: []string{"containerd 1.7.28 with the shim of 2.3"},
 			Run: func(f *facts.Facts, r *engine.Result) {
 				viewAndEvents(f, r, "rt.shim-skew", "containerd cannot communicate with the shim that it starts",
 					func(n *facts.Node, _ string) finding.Fix {
 						return finding.Fix{Text: "install containerd and containerd-shim-runc-v2 from the same " +
-							"release, the shim next to the running daemon's binary, and restart containerd"}
+							"release, with the shim in the same directory as the running daemon's binary, and " +
+							"restart containerd"}
 					})
 			},
 		},
@@ -122,7 +125,7 @@ func startChecks() []engine.Check {
 				viewAndEvents(f, r, "docker.no-gpu-driver", "Docker has no device driver for GPUs",
 					func(n *facts.Node, _ string) finding.Fix {
 						return finding.Fix{
-							Text: "install the NVIDIA container toolkit on the node and configure Docker with it; " +
+							Text: "install the NVIDIA container toolkit on the node and use it to configure Docker; " +
 								"the Docker snap is not supported",
 							Commands: []string{
 								shell.OnHost(n.Name, "sudo nvidia-ctk runtime configure --runtime=docker"),
@@ -137,8 +140,8 @@ func startChecks() []engine.Check {
 			Needs: []engine.Need{engine.NeedAPI},
 			Title: "the container runtime cannot create a pod's sandbox, for a reason that no check recognizes",
 			Reads: "the newest FailedCreatePodSandBox event of GPU-related pods that have no sandbox",
-			Why: "no other check recognizes the message; a finding that explains the failure is reported as its " +
-				"root cause",
+			Why: "no other check recognizes the message; if another finding explains the failure, that finding is " +
+				"reported as the root cause",
 			Explains: []string{"wl.pod-failing", "dp.not-running", "op.*"},
 			Sources:  []string{"kubernetes pkg/kubelet/kuberuntime"},
 			Run:      checkSandboxFailed,
@@ -214,7 +217,7 @@ func checkSandboxFailed(f *facts.Facts, r *engine.Result) {
 				Title:    "the container runtime cannot create the pod's sandbox",
 				Evidence: []finding.Evidence{e.evidence},
 				Fix: finding.Fix{
-					Text: "see the runtime's error message for the reason; if it does not help, check the " +
+					Text: "see the runtime's error message for the reason; if the message does not help, check the " +
 						"runtime's journal on the node",
 					Commands: []string{shell.OnHost(n.Name, "sudo journalctl -u %s -n 50 --no-pager", unitOf(n))},
 				},

@@ -22,7 +22,7 @@ func toolkitFix(f *facts.Facts, n *facts.Node) finding.Fix {
 	env := toolkitEnv(f, n)
 	if len(env) == 0 {
 		return finding.Fix{
-			Text: "let doctor read the node to determine the toolkit's settings", Commands: []string{lookAt(n)},
+			Text: "let doctor read the node to determine the toolkit settings", Commands: []string{lookAt(n)},
 		}
 	}
 	text := "configure the NVIDIA container toolkit for the containerd that the kubelet uses"
@@ -32,7 +32,7 @@ func toolkitFix(f *facts.Facts, n *facts.Node) finding.Fix {
 	}
 	if n.Distribution == facts.K3s || n.Distribution == facts.RKE2 {
 		text =
-			fmt.Sprintf("%s generates its containerd's configuration, including the NVIDIA handlers if the toolkit's "+
+			fmt.Sprintf("%s generates containerd's configuration, including the NVIDIA handlers if the toolkit's "+
 				"programs are on the node: do not edit the file, configure only the socket for the toolkit, and "+
 				"restart %s once the toolkit is installed", n.Distribution, unit)
 		fix := toolkitEnvFix(f, env[1:2], text)
@@ -47,8 +47,8 @@ func toolkitFix(f *facts.Facts, n *facts.Node) finding.Fix {
 	return toolkitEnvFix(f, env, text+"; the toolkit then adds the handlers and restarts "+unit)
 }
 
-// toolkitEnv returns the environment variables that the toolkit needs on a node. It derives them from the runtime view,
-// or else from the node's distribution.
+// toolkitEnv returns the environment variables that the toolkit needs on a node. They come from the runtime view or,
+// failing that, from the node's distribution.
 func toolkitEnv(f *facts.Facts, n *facts.Node) []runtimeview.Setting {
 	place, ok := runtime(n.Distribution)
 	// These distributions regenerate containerd's configuration from a template at each start.
@@ -73,9 +73,9 @@ func hasOperator(f *facts.Facts) bool {
 	return release || policy || len(f.Component(facts.Operator)) > 0
 }
 
-// toolkitEnvFix returns a fix that sets environment variables for the toolkit in the operator's Helm release, or else
-// in the ClusterPolicy, or else in the DaemonSet. Helm and the ClusterPolicy replace lists as a whole, so the fix
-// includes existing variables.
+// toolkitEnvFix returns a fix that sets environment variables for the toolkit: in the operator's Helm release if there
+// is one, otherwise in the ClusterPolicy, and otherwise in the DaemonSet. Helm and the ClusterPolicy replace entire
+// lists, so the fix includes existing variables.
 func toolkitEnvFix(f *facts.Facts, env []runtimeview.Setting, text string) finding.Fix {
 	if h, ok := facts.ReleaseOf(f, facts.ChartOperator); ok {
 		toolkit, _ := h.Values["toolkit"].(map[string]any)
@@ -151,9 +151,9 @@ func ignoredEnvFix(f *facts.Facts, env []runtimeview.Setting) finding.Fix {
 		names = append(names, s.Name)
 	}
 	return finding.Fix{
-		Text: fmt.Sprintf("toolkit.env already sets %s, but the toolkit does not use it: compare with the variables "+
-			"of its DaemonSet. If they differ, this release of the GPU operator ignores the setting (v25.3.3 does, "+
-			"v25.3.2 and v25.3.4 do not): take another release", words.Joined(names)),
+		Text: fmt.Sprintf("toolkit.env already sets %s, but the toolkit does not use it: compare toolkit.env with "+
+			"the variables of the toolkit DaemonSet. If they differ, this release of the GPU operator ignores the "+
+			"setting (v25.3.3 does, v25.3.2 and v25.3.4 do not): install another release", words.Joined(names)),
 		Commands: []string{
 			shell.Command("kubectl get daemonset -n %s nvidia-container-toolkit-daemonset -o yaml", facts.OperatorNamespace(f)),
 		},
@@ -185,8 +185,8 @@ func withEnv(old []any, env []runtimeview.Setting) []any {
 	return all
 }
 
-// toolkitVersion returns the version of the toolkit on a node, and its evidence: the output of the toolkit's program,
-// or else the image of its pod.
+// toolkitVersion returns the version of the toolkit on a node, and its evidence: the output of the toolkit's program if
+// available, otherwise the image of the toolkit pod.
 func toolkitVersion(f *facts.Facts, n *facts.Node) (string, finding.Evidence) {
 	if n.Host != nil && n.Host.Probe.ToolkitVersion != "" {
 		said := n.Host.Probe.ToolkitVersion
@@ -231,10 +231,11 @@ func versionBefore(version, than string) bool {
 func toolkitChecks() []engine.Check {
 	return []engine.Check{{
 		ID: "sec.ctk-cve", Layer: finding.LayerRuntime, From: []string{"api/pods"},
-		Needs:   []engine.Need{engine.NeedAPI},
-		Title:   "the NVIDIA container toolkit has a known vulnerability",
-		Reads:   "the version that the toolkit's program reports, or the tag of its image",
-		Why:     "containers can escape to the node with versions before 1.16.2 (CVE-2024-0132), 1.17.4 (CVE-2025-23359) and 1.17.8 (CVE-2025-23266)",
+		Needs: []engine.Need{engine.NeedAPI},
+		Title: "the NVIDIA container toolkit has a known vulnerability",
+		Reads: "the version that the toolkit's program reports, or the tag of its image",
+		Why: "containers can escape to the node in versions before 1.16.2 (CVE-2024-0132), 1.17.4 " +
+			"(CVE-2025-23359) and 1.17.8 (CVE-2025-23266)",
 		Doc:     "https://nvidia.custhelp.com/app/answers/detail/a_id/5659",
 		Sources: []string{"CVE-2024-0132", "CVE-2025-23359", "CVE-2025-23266"},
 		Run:     checkToolkitHoles,
@@ -245,7 +246,7 @@ func checkToolkitHoles(f *facts.Facts, r *engine.Result) {
 	for _, n := range f.GPUNodes {
 		version, evidence := toolkitVersion(f, n)
 		if version == "" {
-			continue // no toolkit found; cloud nodes may not use one
+			continue // no toolkit was found; nodes in clouds may not use one
 		}
 		var holes []string
 		for _, hole := range []struct{ id, fixed string }{
@@ -263,7 +264,7 @@ func checkToolkitHoles(f *facts.Facts, r *engine.Result) {
 			Object: n.Object(), Severity: finding.Info, Evidence: []finding.Evidence{evidence},
 			Title: fmt.Sprintf("containers can escape to the node with NVIDIA container toolkit %s: %s", version,
 				strings.Join(holes, ", ")),
-			Fix: finding.Fix{Text: "upgrade the toolkit to 1.17.8 or later, the GPU operator to 25.3.1 or later"},
+			Fix: finding.Fix{Text: "upgrade the toolkit to 1.17.8 or later, or the GPU operator to 25.3.1 or later"},
 		})
 	}
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/nvidiasmi"
 )
 
-// tellUnrequested reports a node on which more GPUs are in use than its pods request. It counts only whole GPUs,
+// reportUnrequested reports a node on which more GPUs are in use than its pods request. It counts only whole GPUs,
 // because a shared GPU, a MIG device or a GPU in a ResourceClaim may have several users.
-func tellUnrequested(f *facts.Facts, r *engine.Result, n *facts.Node) {
+func reportUnrequested(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	log := n.GPUs().SMI
 	if log == nil || n.Allocatable("nvidia.com/gpu") != int64(len(log.GPUs)) {
 		return
@@ -48,16 +48,17 @@ func tellUnrequested(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	}
 	r.Add(finding.Finding{
 		Object: n.Object(), Nodes: []string{n.Name}, Severity: finding.Info, Confidence: finding.Possible,
-		Title: fmt.Sprintf("programs run on %s of the node, but its pods request %d: a pod uses a GPU that it has "+
-			"not requested, and DCGM's metrics of this GPU have no pod (one of %s?)", count.Of(busy, "GPU"), held,
+		Title: fmt.Sprintf("%s in use on the node, but its pods request %d: a pod (possibly one of %s) uses a "+
+			"GPU that it has not requested, and DCGM's metrics for that GPU have no pod "+
+			"label", count.Of(busy, "GPU"), held,
 			words.Joined(others[:min(len(others), words.Few)])),
 		Evidence: []finding.Evidence{
-			{Source: "nvidia-smi on " + n.Object().String(), Text: fmt.Sprintf("GPUs with programs: %d of %d", busy,
+			{Source: "nvidia-smi on " + n.Object().String(), Text: fmt.Sprintf("GPUs in use: %d of %d", busy,
 				len(log.GPUs))},
 		},
 		Fix: finding.Fix{
-			Text: "Find the pod of each program by its cgroup (the command), and request nvidia.com/gpu in the pod that " +
-				"does not: the scheduler may give its GPU to another pod as well.",
+			Text: "Identify the pod of each process by its cgroup (see the command), and request nvidia.com/gpu in " +
+				"the pod that does not: otherwise, the scheduler may also give its GPU to another pod.",
 			Commands: []string{
 				shell.OnHost(n.Name, "nvidia-smi --query-compute-apps=pid,name,gpu_uuid --format=csv; "+
 					"for p in $(nvidia-smi --query-compute-apps=pid --format=csv,noheader); do cat /proc/$p/cgroup; done"),

@@ -45,8 +45,10 @@ func unbalanced(
 		Object:   full.Object(),
 		Severity: finding.Info, Confidence: finding.Likely,
 		Fix: finding.Fix{
-			Text:   "Remove the host name from the node selector or affinity, and spread the pods over the nodes instead.",
-			Values: "topologySpreadConstraints:\n- maxSkew: 1\n  topologyKey: kubernetes.io/hostname\n  whenUnsatisfiable: ScheduleAnyway\n  labelSelector: {matchLabels: {}} # the labels of your pods\n",
+			Text: "Remove the host name from the node selector or affinity, and spread the pods across the nodes " +
+				"instead.",
+			Values: "topologySpreadConstraints:\n- maxSkew: 1\n  topologyKey: kubernetes.io/hostname\n  " +
+				"whenUnsatisfiable: ScheduleAnyway\n  labelSelector: {matchLabels: {}} # your pods' labels\n",
 		},
 	}
 	if len(waits) > 0 {

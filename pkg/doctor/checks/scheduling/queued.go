@@ -9,16 +9,17 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 )
 
-// queuedCheck returns the check for GPU work that is queued by batch schedulers.
+// queuedCheck returns the check for GPU work that is waiting in the queues of batch schedulers.
 func queuedCheck() engine.Check {
 	return engine.Check{
 		ID: "sched.queued", Symptom: engine.Unexplained, Layer: finding.LayerScheduling,
-		Title: "GPU work waits in a queue of Kueue, Volcano or KAI Scheduler",
+		Title: "GPU work is waiting in a queue of Kueue, Volcano or KAI Scheduler",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-		Reads: "Workloads, PodGroups and queues, their conditions and events; what their controllers log about them, and " +
-			"why these fail",
-		Why: "Work that waits in a queue often has no pods. It is compared with its queue, with the pods on the nodes, " +
-			"and with the work that holds the quota. Work that only waits for quota that others use is Info.",
+		Reads: "Workloads, PodGroups and queues, with their conditions and events; the logs of their controllers, " +
+			"and why failing controllers fail",
+		Why: "Work that is waiting in a queue often has no pods. The work is compared with its queue, with the pods " +
+			"on the nodes, and with the work that holds the quota. It is Info if the work is waiting only for quota " +
+			"that others are using.",
 		Explains: []string{
 			"sched.waiting", "sched.unschedulable", "sched.no-scheduler", "sched.none-advertised", "sched.all-in-use",
 			"sched.insufficient-gpu", "sched.insufficient-other", "wl.message",
@@ -42,24 +43,25 @@ func checkQueued(f *facts.Facts, r *engine.Result) {
 			continue
 		}
 		found := finding.Finding{
-			Object: q.Object, Title: "GPU work waits in a queue", Severity: finding.Error, Confidence: finding.Likely,
+			Object: q.Object, Title: "GPU work is waiting in a " +
+				"queue", Severity: finding.Error, Confidence: finding.Likely,
 			Evidence: q.Evidence, PodScope: append(slices.Clone(q.Pods), q.Object.String()),
 			Fix: finding.Fix{
-				Text: "See the conditions of the work and of its queue, and the log of the controller that admits it.",
+				Text: "Check the conditions of the work and of its queue, and the log of the controller that admits work.",
 				Commands: []string{shell.Command("kubectl -n %s get %s %s -o yaml", q.Object.Namespace, q.Resource,
 					q.Object.Name)},
 			},
 		}
 		if q.Full {
-			found.Title, found.Severity = "GPU work waits until its queue has enough quota", finding.Info
-			found.Fix.Text = "Wait until other work of the queue ends, or raise the quota of the queue within what the " +
-				"nodes have."
+			found.Title, found.Severity = "GPU work is waiting until its queue has enough quota", finding.Info
+			found.Fix.Text = "Wait until other work in the queue finishes, or raise the queue's quota, but not above " +
+				"the capacity of the nodes."
 		}
 		r.Add(found)
 	}
 }
 
-// checkPlacers adds the failing schedulers and queue controllers that the work is waiting for. It returns whether there
+// checkPlacers adds the failing schedulers and queue controllers that the work is waiting for. It reports whether there
 // are any.
 func checkPlacers(f *facts.Facts, r *engine.Result, waits []string) bool {
 	failing := f.FailingPlacers()
@@ -67,15 +69,16 @@ func checkPlacers(f *facts.Facts, r *engine.Result, waits []string) bool {
 		trouble := f.Troubles(pod)[0]
 		r.Add(finding.Finding{
 			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), PodScope: waits, Crashed: trouble.Container,
-			Title:    "a scheduler or queue controller that GPU work waits for fails",
+			Title:    "a scheduler or queue controller that GPU work is waiting for is failing",
 			Severity: finding.Error, Confidence: finding.Likely, Failed: facts.LastChange(pod),
 			Evidence: []finding.Evidence{{
 				Source: facts.PodObject(pod).String() + ", container " + trouble.Container + " .status",
 				Time:   trouble.Time, Text: trouble.Text,
 			}},
 			Fix: finding.Fix{
-				Text: "Until it runs, no work leaves its queues, and its webhooks may reject new pods. Its log names the " +
-					"reason. If the log names a feature gate or setting, disable it.",
+				Text: "Until the controller is running, no work leaves its queues, and its webhooks may reject new " +
+					"pods. The controller's log contains the reason. If it names a feature gate or setting, disable " +
+					"that feature gate or setting.",
 				Commands: []string{shell.Command("kubectl -n %s logs %s -c %s --previous --tail=60",
 					pod.Namespace, pod.Name, trouble.Container)},
 			},

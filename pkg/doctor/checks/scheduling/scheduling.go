@@ -31,8 +31,11 @@ func Checks() []engine.Check {
 			Layer: finding.LayerScheduling,
 			Title: "a GPU node is full while an identical node is idle, because pods are tied to the full node",
 			Needs: []engine.Need{engine.NeedAPI},
-			Reads: "GPU nodes of the same model and size; node selectors and required affinity of the pods that hold or wait for GPUs there",
-			Why:   "Uneven use alone is normal: packing keeps room for large pods. It is reported only if selectors restrict pods to the full node and exclude its idle twin. The finding is a warning if a pod waits, and Info otherwise.",
+			Reads: "GPU nodes with the same GPU model and number; node selectors and required affinity of the pods " +
+				"that hold GPUs on these nodes or are waiting for them",
+			Why: "Uneven use alone is normal: packing keeps room for large pods. It is reported only if selectors " +
+				"restrict pods to the full node and exclude an identical idle node. The finding is a warning if a " +
+				"pod is waiting, and Info otherwise.",
 			Explains: []string{
 				"sched.all-in-use", "sched.fragmented", "sched.insufficient-gpu", "sched.insufficient-other",
 			},
@@ -40,12 +43,13 @@ func Checks() []engine.Check {
 			Run:     checkUnbalanced,
 		},
 		{
-			ID:       "sched.topology",
-			Layer:    finding.LayerScheduling,
-			Title:    "the kubelet's topology manager rejected a GPU pod",
-			Needs:    []engine.Need{engine.NeedAPI},
-			Reads:    "Pod .status.reason TopologyAffinityError",
-			Why:      "The kubelet cannot allocate GPUs and CPUs from one NUMA node. A pod whose owner has a healthy newer pod is ignored.",
+			ID:    "sched.topology",
+			Layer: finding.LayerScheduling,
+			Title: "the kubelet's topology manager rejected a GPU pod",
+			Needs: []engine.Need{engine.NeedAPI},
+			Reads: "Pod .status.reason TopologyAffinityError",
+			Why: "The kubelet cannot allocate the GPUs and CPUs from a single NUMA node. A pod whose owner has " +
+				"a healthy newer pod is ignored.",
 			Explains: []string{"wl.pod-failing"},
 			Doc:      "https://kubernetes.io/docs/tasks/administer-cluster/topology-manager/",
 			Run:      checkTopology,
@@ -53,10 +57,12 @@ func Checks() []engine.Check {
 		{
 			ID:      "alloc.unexpected-admission",
 			Symptom: engine.Precise, Layer: finding.LayerDevicePlugin,
-			Title:    "the kubelet could not allocate the GPUs of a pod that was placed on its node",
-			Needs:    []engine.Need{engine.NeedAPI},
-			Reads:    "Pod .status.reason UnexpectedAdmissionError or OutOfnvidia.com/gpu, with its message",
-			Why:      "The scheduler and the kubelet disagree on how many GPUs are available: devices became unhealthy, the device plugin or the kubelet restarted, or the pod bypassed the scheduler. A pod whose owner has a healthy newer pod is Info.",
+			Title: "the kubelet could not allocate the GPUs for a pod that was scheduled on its node",
+			Needs: []engine.Need{engine.NeedAPI},
+			Reads: "Pod .status.reason UnexpectedAdmissionError or OutOfnvidia.com/gpu, with its message",
+			Why: "The scheduler and the kubelet disagree on how many GPUs are available: devices became " +
+				"unhealthy, the device plugin or the kubelet restarted, or the pod bypassed the scheduler. The " +
+				"finding is Info if the pod's owner has a healthy newer pod.",
 			Explains: []string{"wl.pod-failing"},
 			Sources: []string{
 				"kubernetes#97131", "kubernetes#130145", "k8s-device-plugin#2038", "k8s-device-plugin#231",
@@ -69,9 +75,10 @@ func Checks() []engine.Check {
 // pendingChecks returns one check for each reason why a pod is Pending, so that each reason can be selected, explained,
 // and ignored separately.
 func pendingChecks() []engine.Check {
-	const why = "Doctor filters the GPU nodes as the scheduler does: by resource name, node selector and affinity, size, taints and " +
-		"state, and allocatable minus the requests of all pods that have not terminated. The first step that no node passes is the reason. Pods " +
-		"younger than 30 s are Info. Pods that a scheduling gate or an autoscaler holds back are sched.waiting."
+	const why = "Doctor filters the GPU nodes as the scheduler does: by resource name, node selector and affinity, " +
+		"size, taints and state, and allocatable minus the requests of all pods that have not terminated. The first " +
+		"step that no node passes is the reason. Findings about pods younger than 30 s are Info. Pods that a " +
+		"scheduling gate or an autoscaler holds back are reported as sched.waiting."
 	const reads = "Unscheduled Pods that request GPUs, their PodScheduled condition and events; Node .status.allocatable, .spec.taints, labels"
 	titles := []struct {
 		id, title string
@@ -98,7 +105,7 @@ func pendingChecks() []engine.Check {
 		},
 		{"sched.insufficient-other", "GPU nodes lack CPU, memory or another resource for a pod", nil},
 		{
-			"sched.taint", "a pod does not tolerate the GPU nodes' taint",
+			"sched.taint", "a pod does not tolerate the taint on the GPU nodes",
 			[]string{"k8s-device-plugin#421", "kubernetes#76035"},
 		},
 		{"sched.node-selector", "a pod's selector or affinity matches no GPU node", []string{"seed 001, scenario 2"}},
@@ -106,7 +113,7 @@ func pendingChecks() []engine.Check {
 		{"sched.volume", "a volume prevents a pod from being scheduled", nil},
 		{"sched.no-scheduler", "no scheduler handles a pod", nil},
 		{"sched.unschedulable", "the scheduler rejects a pod for a reason that doctor does not evaluate", nil},
-		{"sched.waiting", "a pod waits intentionally, or for a node that is being added", nil},
+		{"sched.waiting", "a pod is waiting intentionally, or for a node that is being added", nil},
 	}
 	var all []engine.Check
 	for _, t := range titles {
@@ -135,7 +142,7 @@ func reportPending(f *facts.Facts, r *engine.Result, id string) {
 			Evidence:   p.Evidence, Fix: p.Fix,
 		}
 		if old := predecessor(f, p.Pod); old != nil && id == "sched.all-in-use" {
-			tellDeadlock(p.Pod, old, &issue)
+			describeDeadlock(p.Pod, old, &issue)
 		}
 		r.Add(issue)
 	}
@@ -160,18 +167,18 @@ func predecessor(f *facts.Facts, pod *corev1.Pod) *corev1.Pod {
 	return nil
 }
 
-// tellDeadlock describes a rolling update that is waiting for the GPUs of the pods that it replaces.
-func tellDeadlock(pod, old *corev1.Pod, issue *finding.Finding) {
+// describeDeadlock describes a rolling update that is waiting for the GPUs of the pods that it replaces.
+func describeDeadlock(pod, old *corev1.Pod, issue *finding.Finding) {
 	deployment, _ := facts.DeploymentOf(pod)
 	issue.Severity, issue.Confidence = finding.Error, finding.Likely
-	issue.Title = "the rolling update waits for itself: the new pod needs the GPUs that the old pod of its Deployment holds"
+	issue.Title = "the rolling update is deadlocked: the new pod needs the GPUs that the Deployment's old pod holds"
 	issue.Evidence = append(
 		[]finding.Evidence{finding.FieldEvidence(facts.PodObject(old), ".metadata.ownerReferences",
 			"%s, running on %s", metav1.GetControllerOf(old).Name, old.Spec.NodeName)},
 		issue.Evidence...)
 	issue.Fix = finding.Fix{
-		Text: "Let the Deployment delete the old pod first: strategy Recreate, or maxSurge 0 and maxUnavailable 1. Otherwise, " +
-			"add a GPU for the time of the update.",
+		Text: "Let the Deployment delete the old pod first: use the strategy Recreate, or set maxSurge to 0 and " +
+			"maxUnavailable to 1. Otherwise, add a GPU for the duration of the update.",
 		Commands: []string{
 			shell.Command("kubectl -n %s patch deployment %s --type merge -p %s", pod.Namespace, deployment,
 				`{"spec":{"strategy":{"type":"Recreate","rollingUpdate":null}}}`),
@@ -204,11 +211,12 @@ func checkTopology(f *facts.Facts, r *engine.Result) {
 			}
 		}
 		r.Add(finding.Finding{
-			Title:  "the kubelet's topology manager could not allocate GPUs and CPUs from one NUMA node",
+			Title:  "the kubelet's topology manager could not allocate the GPUs and CPUs from a single NUMA node",
 			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Evidence: evidence,
 			Fix: finding.Fix{
-				Text: "Request no more CPUs and GPUs than one NUMA node has, or relax topologyManagerPolicy (best-effort) in the kubelet's " +
-					"configuration. A rejected pod is not retried: its owner must create a new one.",
+				Text: "Request no more CPUs and GPUs than one NUMA node has, or relax topologyManagerPolicy (to " +
+					"best-effort) in the kubelet's configuration. The kubelet does not retry a rejected pod: its " +
+					"owner must create a new one.",
 				Commands: []string{shell.Command("kubectl -n %s delete pod %s", pod.Namespace, pod.Name)},
 			},
 		})
@@ -219,8 +227,9 @@ func checkTopology(f *facts.Facts, r *engine.Result) {
 const admitsAgain = 15 * time.Minute
 
 // early reports whether the kubelet rejected the pod because the device plugin had not registered yet: the node
-// advertises its GPUs now, but according to the message, the kubelet knew none. The message "no healthy devices" can
-// also mean faulty devices, so it counts only if an event shows that the node or its kubelet had just started.
+// advertises its GPUs now but, according to the message, the kubelet did not know of any. The message "no healthy
+// devices" can also mean faulty devices, so it counts only if an event shows that the node or its kubelet had just
+// started.
 func early(f *facts.Facts, pod *corev1.Pod) (restart []finding.Evidence, is bool) {
 	n := f.Node(pod.Spec.NodeName)
 	if n == nil || facts.GPUsOf(n.Status.Allocatable) == 0 {
@@ -254,15 +263,16 @@ func checkAdmission(f *facts.Facts, r *engine.Result) {
 			continue
 		}
 		issue := finding.Finding{
-			Title:  "the kubelet could not allocate the GPUs of a pod that was placed on its node",
+			Title:  "the kubelet could not allocate the GPUs for a pod that was scheduled on its node",
 			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
 			Evidence: []finding.Evidence{{
 				Source: facts.PodObject(pod).String() + " .status.message",
 				Text:   pod.Status.Reason + ": " + words.Clip(pod.Status.Message),
 			}},
 			Fix: finding.Fix{
-				Text: "Delete the failed pod. If the node's GPUs are healthy but new pods also fail, restart the node's device plugin pod, then its " +
-					"kubelet, which may hold stale allocations (kubernetes#130145).",
+				Text: "Delete the failed pod. If the node's GPUs are healthy but new pods also fail, restart the " +
+					"device plugin pod on the node, then the node's kubelet, which may hold stale allocations " +
+					"(kubernetes#130145).",
 				Commands: []string{
 					shell.Command("kubectl -n %s delete pod %s", pod.Namespace, pod.Name),
 					shell.Command(
@@ -275,24 +285,25 @@ func checkAdmission(f *facts.Facts, r *engine.Result) {
 		restart, tooEarly := early(f, pod)
 		switch {
 		case outOf:
-			issue.Title = "the pod was bound to a node that had no GPUs left for it, past the scheduler's count"
-			issue.Fix.Text = "Delete the failed pod. If its template sets spec.nodeName, remove that. Otherwise, see " +
-				"what else binds pods: a second scheduler, or Karpenter before 0.9, which binds before the device " +
-				"plugin is there."
+			issue.Title = "the pod was bound to a node without enough free GPUs, bypassing the scheduler"
+			issue.Fix.Text = "Delete the failed pod. If its template sets spec.nodeName, remove the field. " +
+				"Otherwise, find out what else binds pods: a second scheduler, or Karpenter before 0.9, which binds " +
+				"pods before the device plugin is ready."
 		case tooEarly:
-			issue.Title = "the kubelet admitted the pod before the device plugin had registered, as after a restart"
-			issue.Cause = "After a restart of the node, of the kubelet or of the container runtime, the kubelet " +
-				"admits the pods of the node again. Until the device plugin has registered, it has no GPU for them, " +
-				"and rejects them for good. Newer kubelets do not reject pods that ran before a restart of the kubelet " +
-				"alone (kubernetes#118559)."
+			issue.Title = "the kubelet admitted the pod before the device plugin had registered, which happens after " +
+				"a restart"
+			issue.Cause = "After a restart of the node, the kubelet or the container runtime, the kubelet admits the " +
+				"node's pods again. Until the device plugin has registered, the kubelet has no GPUs for the pods, " +
+				"and rejects them permanently. If only the kubelet was restarted, newer kubelets do not reject pods " +
+				"that were already running (kubernetes#118559)."
 			issue.Confidence, issue.Evidence = finding.Possible, append(issue.Evidence, restart...)
-			issue.Fix.Text = "Delete the failed pods: controllers make new ones, a pod without a controller must be " +
-				"created again. Drain a node before you restart it."
+			issue.Fix.Text = "Delete the failed pods: controllers recreate them, but a pod without a controller must " +
+				"be recreated manually. Drain a node before you restart it."
 			if metav1.GetControllerOf(pod) == nil {
 				issue.Title += ", and nothing recreates the pod"
-				issue.Fix.Text = "Delete the pod and create it again (the command does both): it has no controller, so " +
-					"that it stays failed. Let a Job, Deployment or StatefulSet run the program, and drain a node before " +
-					"you restart it."
+				issue.Fix.Text = "Delete and recreate the pod (the command does both): the pod has no controller, so " +
+					"it stays failed. Use a Job, Deployment or StatefulSet to run the program, and drain a node " +
+					"before you restart it."
 				issue.Fix.Commands[0] = shell.Command(
 					"kubectl -n %s get pod %s -o json | jq 'del(.spec.nodeName, .status)' | kubectl replace --force -f -",
 					pod.Namespace, pod.Name,
@@ -300,15 +311,15 @@ func checkAdmission(f *facts.Facts, r *engine.Result) {
 			}
 			if len(restart) > 0 {
 				issue.Confidence = finding.Likely
-				issue.Fix.Text += " The GPUs that the node advertises need no repair."
+				issue.Fix.Text += " The GPUs that the node advertises do not need repair."
 			}
 		case strings.Contains(pod.Status.Message, "no healthy devices present"),
 			strings.Contains(pod.Status.Message, "unhealthy devices"):
-			issue.Title = "the kubelet has no healthy GPU for a pod that was placed on its node"
+			issue.Title = "the kubelet has no healthy GPU for a pod that was scheduled on its node"
 			issue.Fix.Text =
-				"See in the log of the device plugin which GPUs it marked unhealthy, and why. Repair them and restart its pod. " +
-					"If it names none, it was not running when the kubelet admitted the pod. Then delete the failed pod; " +
-					"one without a controller must be created again."
+				"Check the device plugin's log for the GPUs that it marked unhealthy, and why. Repair them and " +
+					"restart the device plugin pod. If the log names none, the plugin was not running when the " +
+					"kubelet admitted the pod. Then delete the failed pod; if it has no controller, recreate it."
 		}
 		if n := f.Node(pod.Spec.NodeName); n != nil {
 			issue.Evidence = append(issue.Evidence, scheduler.QuoteAllocatable([]*facts.Node{n})...)

@@ -23,14 +23,14 @@ import (
 func agentCheck() engine.Check {
 	return engine.Check{
 		ID: "wl.node-agent", Layer: finding.LayerWorkload,
-		Title: "a GPU pod fails because a DaemonSet that it depends on is kept off its node",
+		Title: "a GPU pod fails because a DaemonSet that it depends on is excluded from its node",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-		Reads: "hostPath volumes of failing GPU pods and of DaemonSets, messages of the pods; taints and labels of their " +
-			"nodes",
-		Why: "A message of the pod reports a problem with a socket or directory of the node. A DaemonSet mounts it as well, " +
-			"and has no pod on the node because of a taint, its nodeSelector or its affinity. Not reported if " +
-			"another DaemonSet that mounts it has a pod there, and not for directories that the system or the container " +
-			"runtime owns, such as /dev, /etc or /var/log.",
+		Reads: "hostPath volumes of failing GPU pods and of DaemonSets, the pods' messages; taints and labels of " +
+			"their nodes",
+		Why: "The pod reports a problem with a socket or directory on the node. A DaemonSet also mounts this path, " +
+			"but has no pod on the node because of a taint, its nodeSelector or its affinity. Not reported if " +
+			"another DaemonSet that mounts the path has a pod on the node, or for directories that the system or the " +
+			"container runtime owns, such as /dev, /etc or /var/log.",
 		Explains: []string{"wl.pod-failing", "wl.probe-failing", "wl.volume", "rt.sandbox-failed"},
 		Doc:      "https://kubernetes.io/docs/concepts/workloads/controllers/daemonset/#taints-and-tolerations",
 		Sources:  []string{"kubeflow/community-distribution#923"},
@@ -59,8 +59,8 @@ func checkAgents(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// reportAgent reports a DaemonSet that mounts a volume's path but is kept off the node. It reports nothing if another
-// DaemonSet that mounts the path has a pod on the node.
+// reportAgent reports a DaemonSet that mounts a volume's path but is excluded from the node. It reports nothing if
+// another DaemonSet that mounts the path has a pod on the node.
 func reportAgent(
 	f *facts.Facts, r *engine.Result, pod *corev1.Pod, n *facts.Node, v corev1.Volume, said finding.Evidence,
 ) {
@@ -82,7 +82,7 @@ func reportAgent(
 	}
 	object := finding.Object{Kind: "DaemonSet", Namespace: absent.Namespace, Name: absent.Name}
 	found := finding.Finding{
-		Title: fmt.Sprintf("DaemonSet %s/%s, which serves %s to the pod, has no pod on its node", absent.Namespace,
+		Title: fmt.Sprintf("DaemonSet %s/%s, which provides %s to the pod, has no pod on the node", absent.Namespace,
 			absent.Name, words.Clip(v.HostPath.Path)),
 		Object: facts.PodObject(pod), Subject: object, Nodes: facts.OnNode(pod), Confidence: finding.Likely,
 		Evidence: []finding.Evidence{said},
@@ -91,13 +91,13 @@ func reportAgent(
 	if taint, kept := facts.KeptAway(n, absent); kept {
 		found.Evidence = append(found.Evidence, finding.FieldEvidence(n.Object(), ".spec.taints", "%s",
 			facts.TaintText(&taint)))
-		found.Fix = finding.Fix{Text: fmt.Sprintf("Add a toleration for the taint %s to the DaemonSet, then delete the pod "+
-			"so that it starts again.", facts.TaintText(&taint))}
+		found.Fix = finding.Fix{Text: fmt.Sprintf("Add a toleration for the taint %s to the DaemonSet, then delete "+
+			"the GPU pod so that it is recreated.", facts.TaintText(&taint))}
 	} else if missing := scheduler.MissingLabels(absent.Spec.Template.Spec, n); len(missing) > 0 {
 		found.Evidence = append(found.Evidence, finding.FieldEvidence(object,
 			".spec.template.spec nodeSelector and affinity", "%s", words.Joined(missing)))
-		found.Fix = finding.Fix{Text: "Let the DaemonSet's nodeSelector and affinity select the node, or run the pod on a " +
-			"node that they select, then delete the pod so that it starts again."}
+		found.Fix = finding.Fix{Text: "Change the DaemonSet's nodeSelector and affinity so that they select the " +
+			"node, or run the GPU pod on a node that they select. Then delete the GPU pod so that it is recreated."}
 	} else {
 		return // the pod is missing for another reason, perhaps temporarily
 	}
@@ -112,8 +112,8 @@ func ownedBy(pod *corev1.Pod, d *appsv1.DaemonSet) bool {
 	return owner != nil && owner.Kind == "DaemonSet" && owner.Name == d.Name && pod.Namespace == d.Namespace
 }
 
-// mountedBy returns the path of a DaemonSet's volume if it equals, contains or is inside the given path, or ""
-// otherwise.
+// mountedBy returns the path of a DaemonSet's volume that equals, contains or is inside the given path, or "" if there
+// is none.
 func mountedBy(d *appsv1.DaemonSet, of string) string {
 	of = cleaned(of)
 	for _, v := range d.Spec.Template.Spec.Volumes {
@@ -128,7 +128,7 @@ func mountedBy(d *appsv1.DaemonSet, of string) string {
 	return ""
 }
 
-// cleaned returns a host path in canonical form: /var/run is a link to /run.
+// cleaned returns a host path in canonical form. /var/run is a link to /run.
 func cleaned(of string) string {
 	of = path.Clean("/" + of)
 	if rest, ok := strings.CutPrefix(of, "/var/run/"); ok {
@@ -137,7 +137,7 @@ func cleaned(of string) string {
 	return of
 }
 
-// ofSystem reports whether all kinds of pods mount the path: it is a directory of the system, the container runtime,
+// ofSystem reports whether many kinds of pods mount the path: it is a directory of the system, the container runtime,
 // the kubelet or the network, or is directly below the root directory.
 func ofSystem(of string) bool {
 	of = cleaned(of)

@@ -52,9 +52,9 @@ var (
 	)
 )
 
-// saysCPU returns the log line that shows that a program computes only on the CPU.
-func saysCPU(text string) (line string, found bool) {
-	// A fallback to the CPU may affect only a part of the program.
+// cpuLine returns the log line that shows that a program computes only on the CPU.
+func cpuLine(text string) (line string, found bool) {
+	// A fallback to the CPU may affect only part of the program.
 	none := slices.DeleteFunc(wordsNoGPU.texts(),
 		func(text string) bool { return strings.EqualFold(text, "falling back to CPU") })
 	for l := range strings.Lines(text) {
@@ -105,16 +105,17 @@ func checkCPUMode(f *facts.Facts, r *engine.Result) {
 				Title: "an environment variable hides the pod's GPUs from the program", Object: facts.PodObject(pod),
 				Nodes: facts.OnNode(pod), Severity: severity, Evidence: evidence, Own: true,
 				Fix: finding.Fix{
-					Text: "Remove the variable: the device plugin or the runtime sets it for the GPUs that are " +
+					Text: "Remove the variable: the device plugin or the runtime sets it to the GPUs that are " +
 						"allocated to the pod.",
 					Commands: facts.EditCommands(pod),
 				},
 			}
 			if launcher(pod) {
 				issue.Title = "the MPI operator hides the GPUs from the launcher of an MPIJob"
-				issue.Cause = "It sets NVIDIA_VISIBLE_DEVICES to an empty value in every launcher, whatever the manifest says."
+				issue.Cause = "The operator sets NVIDIA_VISIBLE_DEVICES to an empty value in every launcher, " +
+					"regardless of the manifest."
 				issue.Fix = finding.Fix{
-					Text: "Request the GPUs for the workers, and use them there. To use GPUs in the launcher, set " +
+					Text: "Request the GPUs in the workers, and use them there. To use GPUs in the launcher, set " +
 						"spec.runLauncherAsWorker: true (MPI operator v0.5 or later).",
 				}
 			}
@@ -131,16 +132,16 @@ func checkCPUMode(f *facts.Facts, r *engine.Result) {
 			}
 			continue
 		}
-		if e, found := sayCPU(f, pod); found {
+		if e, found := quoteCPU(f, pod); found {
 			r.Add(blind(f, pod, e, finding.Warning))
 		}
 	}
 	withoutGPU(f, r)
 }
 
-// sayCPU returns the line, from the beginning or end of a log, in which a container with GPUs reports that it computes
-// on the CPU.
-func sayCPU(f *facts.Facts, pod *corev1.Pod) (finding.Evidence, bool) {
+// quoteCPU returns the line at the beginning or end of a log in which a container with GPUs reports that it computes on
+// the CPU.
+func quoteCPU(f *facts.Facts, pod *corev1.Pod) (finding.Evidence, bool) {
 	if pod.Status.Phase != corev1.PodRunning {
 		return finding.Evidence{}, false
 	}
@@ -156,7 +157,7 @@ func sayCPU(f *facts.Facts, pod *corev1.Pod) (finding.Evidence, bool) {
 				text, from = text+l.Text+"\n", cmp.Or(from, l)
 			}
 		}
-		if line, found := saysCPU(text); found {
+		if line, found := cpuLine(text); found {
 			return finding.Evidence{Source: facts.LogSource(from), Text: words.Clip(line)}, true
 		}
 	}
@@ -232,12 +233,13 @@ func seesMore(c *corev1.Container) bool {
 
 func blind(f *facts.Facts, pod *corev1.Pod, e finding.Evidence, severity finding.Severity) finding.Finding {
 	issue := finding.Finding{
-		Title: "the program finds no GPU in a pod that has one", Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
+		Title: "the program finds no GPU, although its pod has " +
+			"one", Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
 		Severity: severity, Confidence: finding.Likely, Evidence: []finding.Evidence{e},
 		Fix: finding.Fix{
-			Text: "Check whether the container has the GPU (run nvidia-smi in it). If not, the runtime did not " +
-				"inject the GPU (RuntimeClass nvidia, CDI). If so, the program is a CPU-only build, or hides the " +
-				"GPUs itself.",
+			Text: "Run nvidia-smi in the container to check whether it has the GPU. If not, the runtime did not " +
+				"inject the GPU (RuntimeClass nvidia, CDI). If it does, the program is a CPU-only build, or hides " +
+				"the GPUs itself.",
 			Commands: []string{shell.Command("kubectl -n %s exec %s -- nvidia-smi -L", pod.Namespace, pod.Name)},
 		},
 	}
@@ -251,18 +253,19 @@ func blind(f *facts.Facts, pod *corev1.Pod, e finding.Evidence, severity finding
 	switch {
 	case n != nil && n.Distribution == facts.GKE && !setsLibraryPath(pod):
 		issue.Fix = finding.Fix{
-			Text: "Set LD_LIBRARY_PATH=/usr/local/nvidia/lib64 in the image or in the pod, unless the image is built " +
-				"on nvidia/cuda, which does: GKE mounts the driver's libraries there and does not register them with " +
-				"the linker. If that is set, the program is a CPU-only build, or hides the GPUs itself.",
+			Text: "Set LD_LIBRARY_PATH=/usr/local/nvidia/lib64 in the image or in the pod, unless the image is based " +
+				"on nvidia/cuda, which already sets it: GKE mounts the driver's libraries in this directory and does " +
+				"not register them with the linker. If the variable is already set, the program is a CPU-only build, " +
+				"or hides the GPUs itself.",
 			Commands: facts.EditCommands(pod),
 		}
 	case pod.Spec.RuntimeClassName == nil && n != nil && n.Distribution != facts.GKE && f.RuntimeClass("nvidia") != nil:
-		issue.Fix.Text = "Check whether the container has the GPU (run nvidia-smi in it). If not, the node's default " +
-			"runtime is not NVIDIA's: set runtimeClassName: nvidia in the pod's template, as the cluster has that " +
-			"RuntimeClass. If so, the program is a CPU-only build, or hides the GPUs itself."
+		issue.Fix.Text = "Run nvidia-smi in the container to check whether it has the GPU. If not, the node's " +
+			"default runtime is not NVIDIA's: set runtimeClassName: nvidia in the pod template; the cluster has this " +
+			"RuntimeClass. If it does, the program is a CPU-only build, or hides the GPUs itself."
 	}
 	if computesOnCPU.MatchString(e.Text) {
-		issue.Title = "the program reports that it computes on the CPU, in a pod that has a GPU"
+		issue.Title = "the program reports that it computes on the CPU, although its pod has a GPU"
 		issue.Fix = onCPUFix(pod)
 		issue.Evidence = append(issue.Evidence, toldCPU(pod)...)
 	}
@@ -283,13 +286,13 @@ func setsLibraryPath(pod *corev1.Pod) bool {
 }
 
 // onCPUFix returns a fix that explains how to find the setting that makes a program compute on the CPU. A snapshot does
-// not contain the ConfigMaps of workloads.
+// not contain the ConfigMaps that workloads use.
 func onCPUFix(pod *corev1.Pod) finding.Fix {
 	fix := finding.Fix{
-		Text: "Check what selects the CPU: the program's arguments, its settings, or a variable " +
+		Text: "Find out what selects the CPU: the program's arguments, its settings, or a variable " +
 			"(CUDA_VISIBLE_DEVICES, NVIDIA_VISIBLE_DEVICES, JAX_PLATFORMS). Variables from a ConfigMap (envFrom) are " +
-			"not in the snapshot. If nothing does, check whether the container has the GPU (run nvidia-smi in it), " +
-			"and whether its libraries are CPU-only builds.",
+			"not in the snapshot. If nothing selects the CPU, run nvidia-smi in the container to check whether it " +
+			"has the GPU, and check whether its libraries are CPU-only builds.",
 		Commands: []string{shell.Command("kubectl -n %s exec %s -- env", pod.Namespace, pod.Name)},
 	}
 	for _, c := range pod.Spec.Containers {
@@ -337,8 +340,8 @@ func toldCPU(pod *corev1.Pod) []finding.Evidence {
 	return all[:min(len(all), words.Few)]
 }
 
-// saysInsufficient returns a log line that the program in a running pod prints if it has no driver.
-func saysInsufficient(f *facts.Facts, pod *corev1.Pod) (finding.Evidence, bool) {
+// quoteInsufficient returns a log line that the program in a running pod prints if it has no driver.
+func quoteInsufficient(f *facts.Facts, pod *corev1.Pod) (finding.Evidence, bool) {
 	return facts.LogEvidence(f, pod, "CUDA driver version is insufficient for CUDA runtime version",
 		"Found no NVIDIA driver on your system", "No CUDA GPUs are available")
 }
@@ -360,10 +363,10 @@ func withoutGPU(f *facts.Facts, r *engine.Result) {
 		}
 		w, e, found := wordsOf(f, pod, troubles)
 		if !failing {
-			e, found = saysInsufficient(f, pod)
+			e, found = quoteInsufficient(f, pod)
 			w = wordsNoGPU
 		}
-		// CUDA also returns the error for an old driver if the container has no driver.
+		// CUDA also returns the error code for an old driver if the container has no driver.
 		if !found || w != wordsNoGPU && !(asks && w == wordsTooNew) {
 			continue
 		}

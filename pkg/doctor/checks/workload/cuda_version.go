@@ -17,8 +17,8 @@ import (
 // version is a CUDA version. The zero value is an unknown version.
 type version struct{ major, minor int }
 
-// fits reports whether a driver that supports CUDA v can run a program built for the CUDA version of, judging only by
-// the version numbers. Since CUDA 11, a driver runs programs for all minor versions of its major version.
+// fits reports whether a driver that supports CUDA version v can run a program built for CUDA version of, judging only
+// by the version numbers. Since CUDA 11, a driver runs programs for all minor versions of its major version.
 func (v version) fits(of version) bool {
 	return v.major > of.major || v.major == of.major && (v.major >= 11 || v.minor >= of.minor)
 }
@@ -44,7 +44,7 @@ func cudaIn(text string) version {
 	return version{}
 }
 
-// cudaOf returns the CUDA version of a pod's program, based on its variables and images.
+// cudaOf returns the CUDA version of a pod's program, according to the pod's variables and images.
 func cudaOf(pod *corev1.Pod) version {
 	text := ""
 	for _, c := range pod.Spec.Containers {
@@ -63,7 +63,7 @@ func cudaOf(pod *corev1.Pod) version {
 var release = regexp.MustCompile(
 	`nvidia/(?:pytorch|tensorflow|tritonserver|jax|tensorrt|cuda-dl-base):(\d\d)\.(\d\d)\b`)
 
-// cudaOfRelease returns the major CUDA version in a monthly release: 13 since 25.08, 12 since 23.01.
+// cudaOfRelease returns the major CUDA version of a monthly release: 13 since 25.08, 12 since 23.01.
 func cudaOfRelease(image string) version {
 	m := release.FindStringSubmatch(image)
 	switch {
@@ -118,13 +118,14 @@ func compareCUDA(f *facts.Facts, pod *corev1.Pod, n *facts.Node, issue *finding.
 	if n != nil && strings.Contains(issue.Evidence[0].Text, "unsatisfied condition: cuda") {
 		_, condition, _ := strings.Cut(issue.Evidence[0].Text, "unsatisfied condition: ")
 		if needs, has := cudaIn(condition), cudaOn(n); needs.major == has.major && has.fits(needs) {
-			issue.Title = fmt.Sprintf("the image requires a driver for CUDA %d.%d, and the node's driver is for CUDA %d.%d",
+			issue.Title = fmt.Sprintf("the image requires a driver for CUDA %d.%d, but the node's driver supports "+
+				"only CUDA %d.%d",
 				needs.major, needs.minor, has.major, has.minor)
-			issue.Cause = "The image declares NVIDIA_REQUIRE_CUDA, so that NVIDIA's hook refuses to start it. Within a " +
-				"major version of CUDA, most programs run with an older driver all the same; those that compile PTX do not."
-			issue.Fix.Text = "Set NVIDIA_DISABLE_REQUIRE=1 in the environment of the container, where its pod is defined, and " +
-				"see whether the program works. If it does not, use an image with an older CUDA version, or give the node " +
-				"a newer driver. " + newerDriver(n)
+			issue.Cause = "The image sets NVIDIA_REQUIRE_CUDA, so NVIDIA's hook refuses to start it. However, within " +
+				"a major version of CUDA, most programs run with an older driver, except programs that compile PTX."
+			issue.Fix.Text = "Set NVIDIA_DISABLE_REQUIRE=1 in the container's environment where its pod is defined, " +
+				"and check whether the program works. If it does not, use an image with an older CUDA version, or " +
+				"install a newer driver on the node. " + newerDriver(n)
 		}
 		return
 	}
@@ -134,7 +135,7 @@ func compareCUDA(f *facts.Facts, pod *corev1.Pod, n *facts.Node, issue *finding.
 	image, driver := cudaOf(pod), cudaOn(n)
 	switch {
 	case image != version{} && driver.fits(image):
-		issue.Evidence = append(issue.Evidence, finding.Evidence{ // the title and fix come from a signature
+		issue.Evidence = append(issue.Evidence, finding.Evidence{ // the title and fix are from a signature
 			Source: facts.PodObject(pod).String() + " and " + n.Object().String(),
 			Text: fmt.Sprintf("driver for CUDA %d.%d, program with CUDA %d.%d: new enough", driver.major, driver.minor,
 				image.major, image.minor),
@@ -156,6 +157,7 @@ func compareCUDA(f *facts.Facts, pod *corev1.Pod, n *facts.Node, issue *finding.
 	}
 	issue.Title = "the container has no driver libraries, or the node's driver is older than the image's CUDA version"
 	issue.Confidence = finding.Possible
-	issue.Fix.Text = "Run nvidia-smi in the container. If it is missing, nothing injected the driver: see the pod's limits " +
-		"and RuntimeClass, and the device plugin. If it shows an older CUDA version than that of the image: " + issue.Fix.Text
+	issue.Fix.Text = "Run nvidia-smi in the container. If it is missing, the driver was not injected: check the " +
+		"pod's limits and RuntimeClass, and the device plugin. If nvidia-smi shows a CUDA version older than the " +
+		"image's: " + issue.Fix.Text
 }

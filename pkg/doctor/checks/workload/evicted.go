@@ -20,10 +20,10 @@ func evictedCheck() engine.Check {
 		ID: "wl.evicted", Symptom: engine.Explained, Layer: finding.LayerWorkload,
 		Title: "the kubelet evicted a GPU pod",
 		Needs: []engine.Need{engine.NeedAPI},
-		Reads: "Pod .status.reason Evicted and .status.message, Evicted events, and the requests and limits of the pod",
-		Why: "The node ran low on disk, memory or process IDs, or the pod exceeded a limit: the message says which. Info " +
-			"if it was more than an hour ago; not reported once the owner has a newer healthy pod. A pod that had written " +
-			"half of its node's disk is the reason why the node is under pressure.",
+		Reads: "Pod .status.reason Evicted and .status.message, Evicted events, and the pod's requests and limits",
+		Why: "The node ran low on disk, memory or process IDs, or the pod exceeded a limit: the message shows which. " +
+			"Info if the eviction was more than an hour ago; not reported once the owner has a newer healthy pod. A " +
+			"pod that had filled half of its node's disk is the reason why the node is under pressure.",
 		Explains: []string{"wl.pod-failing"},
 		ExplainsAs: map[string][]string{
 			finding.FillsDisk: {"wl.pod-failing", "node.pressure", "sched.nodes-unavailable"},
@@ -70,26 +70,26 @@ func parseEviction(message string) (e eviction) {
 	return e
 }
 
-// tell sets the title and the fix for an eviction that no signature explains.
-func (e eviction) tell(found *finding.Finding) {
+// describe sets the title and the fix for an eviction that no signature explains.
+func (e eviction) describe(found *finding.Finding) {
 	switch {
 	case e.own:
-		found.Title = "the kubelet evicted the GPU pod, which wrote more to the node's disk than its limit"
+		found.Title = "the kubelet evicted the GPU pod, which exceeded its limit for data on the node's disk"
 		found.Fix.Text = "Raise the limit (ephemeral-storage, or sizeLimit of the emptyDir volume), or write to a " +
-			"PersistentVolumeClaim: caches of models (HF_HOME), checkpoints and data sets are the usual reason."
+			"PersistentVolumeClaim. Model caches (HF_HOME), checkpoints and data sets are the usual reason."
 	case e.resource == corev1.ResourceMemory:
 		found.Title = "the kubelet evicted the GPU pod, because its node ran low on memory"
-		found.Fix.Text = "Set the memory request of the container to what the program uses at its peak, and a limit equal " +
-			"to it, so that the scheduler chooses a node that has as much. If no node has, use a larger one, or a smaller " +
-			"batch or data set. GPU memory is not involved."
+		found.Fix.Text = "Set the container's memory request to the program's peak usage, and set the limit to the " +
+			"same value, so that the scheduler chooses a node with enough memory. If no node has enough, use a " +
+			"larger node, or a smaller batch or data set. GPU memory is not involved."
 	case e.resource == corev1.ResourceEphemeralStorage:
-		found.Title = "the kubelet evicted the GPU pod, because its node's disk ran full"
-		found.Fix.Text = "Give the node a larger disk, set requests for ephemeral-storage, and put caches of models and " +
-			"data on a PersistentVolumeClaim."
+		found.Title = "the kubelet evicted the GPU pod, because its node's disk was full"
+		found.Fix.Text = "Use a larger disk for the node, set requests for ephemeral-storage, and put model and data " +
+			"caches on a PersistentVolumeClaim."
 	case e.resource == "pids":
 		found.Title = "the kubelet evicted the GPU pod, because its node ran out of process IDs"
-		found.Fix.Text = "Find the pod that starts so many processes or threads (data loader workers count), and limit it. " +
-			"podPidsLimit of the kubelet protects the other pods."
+		found.Fix.Text = "Find the pod that starts too many processes or threads (including data loader workers), " +
+			"and limit it. The kubelet's podPidsLimit protects the other pods."
 	}
 }
 
@@ -120,12 +120,13 @@ func checkEvicted(f *facts.Facts, r *engine.Result) {
 			Title: "the kubelet evicted the GPU pod", Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
 			Severity: severity, Evidence: append([]finding.Evidence{said}, quoteAsked(pod, told)...),
 			Fix: finding.Fix{Text: "Set the pod's requests for the resource that the node ran low on " +
-				"(ephemeral-storage, memory), and give the node more of it; then delete the evicted pod.",
+				"(ephemeral-storage, memory), and provide more of this resource on the node; then delete the evicted " +
+				"pod.",
 				Commands: append(facts.EditCommands(pod),
 					shell.Command("kubectl -n %s delete pod %s", pod.Namespace, pod.Name)),
 			},
 		}
-		told.tell(&found)
+		told.describe(&found)
 		if f.FillsDisk(pod) {
 			found.As = finding.FillsDisk
 		}

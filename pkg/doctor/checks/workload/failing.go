@@ -29,12 +29,14 @@ func checkCompletes(f *facts.Facts, r *engine.Result) {
 			continue
 		}
 		r.Add(finding.Finding{
-			Title:  "the container's program ends without an error, and restartPolicy Always starts it again and again",
+			Title: "the container's program exits without an error, and restartPolicy Always restarts it again and " +
+				"again",
 			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
 			Evidence: []finding.Evidence{quoteTrouble(pod, troubles[0])},
 			Fix: finding.Fix{
-				Text: "Give the container a command that keeps running (a CUDA base image has only a shell, which " +
-					"ends at once), or run what ends as a Job, or with restartPolicy Never or OnFailure.",
+				Text: "Set a command that keeps running (a CUDA base image contains only a shell, which exits at " +
+					"once). If the program is supposed to exit, run it in a Job, or with restartPolicy Never or " +
+					"OnFailure.",
 				Commands: facts.EditCommands(pod),
 			},
 		})
@@ -52,16 +54,17 @@ func checkRunsOn(f *facts.Facts, r *engine.Result) {
 			continue
 		}
 		r.Add(finding.Finding{
-			Title: "the work of the pod is done, but its sidecar " + proxy +
-				" runs on, so that the pod keeps its GPUs and the job does not complete",
+			Title: "the pod has finished its work, but its sidecar " + proxy +
+				" is still running, so the pod keeps its GPUs and the job does not complete",
 			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Severity: finding.Warning,
 			Evidence: []finding.Evidence{finding.FieldEvidence(facts.PodObject(pod), ".status.containerStatuses",
-				"%s is running; all others completed %s ago", proxy, words.AgeText(f.Now.Sub(since)))},
+				"%s is running; all other containers completed %s ago", proxy, words.AgeText(f.Now.Sub(since)))},
 			Fix: finding.Fix{
-				Text: `Keep the sidecar out of the job's pods (sidecar.istio.io/inject: "false" or linkerd.io/inject: ` +
-					"disabled in their template), or run it as a native sidecar (ENABLE_NATIVE_SIDECARS=true for istiod), " +
-					"or end the command with a request to it (Istio: curl -X POST http://localhost:15020/quitquitquit). " +
-					"To release the GPUs now, delete the pod once its results are saved.",
+				Text: `Keep the sidecar out of the job's pods (set sidecar.istio.io/inject: "false" or ` +
+					"linkerd.io/inject: disabled in their template), run the sidecar as a native sidecar " +
+					"(ENABLE_NATIVE_SIDECARS=true for istiod), or tell it to exit at the end of the job's command " +
+					"(Istio: curl -X POST http://localhost:15020/quitquitquit). To release the GPUs now, delete the " +
+					"pod once its results are saved.",
 				Commands: []string{shell.Command("kubectl -n %s get pod %s -o yaml", pod.Namespace, pod.Name)},
 			},
 		})
@@ -105,7 +108,7 @@ func checkFailing(f *facts.Facts, r *engine.Result) {
 		case pod.Status.Phase == corev1.PodUnknown:
 			reportFailing(f, r, pod, []facts.Trouble{{Text: "phase Unknown", Message: pod.Status.Message}})
 		case facts.RunsReady(pod):
-			tellRestart(f, r, pod)
+			reportRestart(f, r, pod)
 		default:
 			checkStarting(f, r, pod)
 		}
@@ -189,7 +192,7 @@ func checkStarting(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 			older = append(older, q)
 		}
 	}
-	if len(warnings) == 0 && since >= slowStart { // no newer event shows that the pod got past these warnings
+	if len(warnings) == 0 && since >= slowStart { // no newer event shows that these warnings are outdated
 		warnings = older
 	}
 	warnings = warnings[:min(len(warnings), words.Few)]
@@ -206,7 +209,7 @@ func checkStarting(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 		Title: "the GPU pod does not start", Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
 		Evidence: append([]finding.Evidence{state}, warnings...),
 		Fix: finding.Fix{
-			Text:     "See the pod's events.",
+			Text:     "Check the pod's events.",
 			Commands: []string{shell.Command("kubectl -n %s describe pod %s", pod.Namespace, pod.Name)},
 		},
 	}
@@ -238,11 +241,11 @@ func checkStarting(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 		issue.Title = "the GPU pod has been starting for a long time without an error"
 	}
 	if init != "" {
-		issue.Evidence[0].Text += "; its init container " + init + " is running"
+		issue.Evidence[0].Text += "; init container " + init + " is running"
 		if e, found := lastWords(f, pod, init); found {
 			issue.Evidence = append(issue.Evidence, e)
 		}
-		issue.Fix.Text = "See the pod's events, and the log of its init container " + init +
+		issue.Fix.Text = "Check the pod's events, and the log of its init container " + init +
 			", which the other containers are waiting for."
 		issue.Fix.Commands = append(issue.Fix.Commands,
 			shell.Command("kubectl -n %s logs %s -c %s --tail=50", pod.Namespace, pod.Name, init))

@@ -20,7 +20,7 @@ var (
 	memoryOwn   = regexp.MustCompile(`([\d.]+) ([MG])iB reserved in total|this process has ([\d.]+) ([MG])iB`)
 )
 
-// sizeIn returns the size in GiB that a pattern finds in a text, and whether it finds any.
+// sizeIn returns the size in GiB that a pattern finds in a text, and whether it finds one.
 func sizeIn(pattern *regexp.Regexp, text string) (float64, bool) {
 	m := pattern.FindStringSubmatch(text)
 	if m == nil {
@@ -40,7 +40,7 @@ func sizeIn(pattern *regexp.Regexp, text string) (float64, bool) {
 const ownContext = 1.0
 
 // heldByOthers returns the GPU memory, in GiB, that other processes hold according to PyTorch's message. held is 0 if
-// the message lacks the numbers, or if the amount is so small that the process itself must need too much.
+// the message lacks the numbers, or if other processes hold so little that the process itself must need too much.
 func heldByOthers(said string) (held, total float64) {
 	total, known := sizeIn(memoryTotal, said)
 	free, knowsFree := sizeIn(memoryFree, said)
@@ -51,13 +51,13 @@ func heldByOthers(said string) (held, total float64) {
 	return held, total
 }
 
-// tellMemory describes a failed GPU memory allocation: other processes hold or may hold the memory, or the pod alone
-// needs too much. For the first two cases, the title and fix come from signatures.
-func tellMemory(f *facts.Facts, pod *corev1.Pod, n *facts.Node, issue *finding.Finding) {
-	issue.Title = "the GPU has not enough free memory for the pod"
-	issue.Fix.Text = "See with nvidia-smi on the node whether another process holds memory of the GPU. If not, use a smaller " +
-		"batch or model, a lower share of memory (vLLM's --gpu-memory-utilization), or a GPU or MIG profile with more memory. " +
-		"More GPUs help only if the program splits the model over them."
+// describeMemory describes a failed GPU memory allocation: other processes hold or may hold the memory, or the pod
+// alone needs too much. For the first two cases, the title and fix come from signatures.
+func describeMemory(f *facts.Facts, pod *corev1.Pod, n *facts.Node, issue *finding.Finding) {
+	issue.Title = "the GPU does not have enough free memory for the pod"
+	issue.Fix.Text = "Run nvidia-smi on the node to check whether another process holds GPU memory. If not, use a " +
+		"smaller batch or model, a lower share of memory (vLLM's --gpu-memory-utilization), or a GPU or MIG profile " +
+		"with more memory. More GPUs help only if the program splits the model across them."
 	issue.Fix.Commands = facts.EditCommands(pod)
 	if n == nil {
 		return

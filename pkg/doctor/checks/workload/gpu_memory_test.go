@@ -2,7 +2,7 @@ package workload
 
 import "testing"
 
-// TestHeldByOthers protects that doctor blames other processes on a GPU only if PyTorch's message proves it.
+// TestHeldByOthers verifies that doctor blames other processes on a GPU only if PyTorch's message proves it.
 func TestHeldByOthers(t *testing.T) {
 	t.Parallel()
 	for said, want := range map[string]bool{

@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// idleTime is the time for which a pod may hold idle GPUs before it is reported. Programs may load data first.
+// idleTime is the time for which a pod may hold idle GPUs before it is reported, because programs may load data first.
 const idleTime = 30 * time.Minute
 
 func checkIdle(f *facts.Facts, r *engine.Result) {

@@ -56,7 +56,7 @@ func checkExecFormat(f *facts.Facts, r *engine.Result) {
 		if n := f.Node(pod.Spec.NodeName); n != nil {
 			issue.Evidence = append(issue.Evidence, quoteArchitecture(n))
 		}
-		if !said { // it is another error, such as a missing interpreter line, but the image is still wrong
+		if !said { // the error differs, such as a missing interpreter line, but the image is still wrong
 			issue.Confidence = finding.Likely
 		}
 		r.Add(issue)
@@ -82,8 +82,8 @@ func formatFinding(f *facts.Facts, pod *corev1.Pod, image string) finding.Findin
 		Title: "the image does not support the node's architecture", Object: facts.PodObject(pod),
 		Nodes: facts.OnNode(pod),
 		Fix: finding.Fix{
-			Text: "Use an image for " + platform + ". If the image claims this platform (first command), it contains a " +
-				"program for another one: use another tag.",
+			Text: "Use an image for " + platform + ". If the image claims to support this platform (first command), " +
+				"it contains a program for another platform: use another tag.",
 			Commands: append([]string{shell.Command(
 				"crane config --platform %s %s | jq -r '.os + \"/\" + .architecture'", platform, image,
 			)}, facts.EditCommands(pod)...),
@@ -92,7 +92,8 @@ func formatFinding(f *facts.Facts, pod *corev1.Pod, image string) finding.Findin
 	if slices.ContainsFunc(f.GPUNodes, func(other *facts.Node) bool {
 		return n != nil && other.Status.NodeInfo.Architecture != n.Status.NodeInfo.Architecture
 	}) {
-		issue.Fix.Text += " Or run the pod on GPU nodes with the image's architecture (nodeSelector kubernetes.io/arch)."
+		issue.Fix.Text += " Alternatively, run the pod on GPU nodes with the image's architecture (nodeSelector " +
+			"kubernetes.io/arch)."
 	}
 	onGPUNode := n != nil && n.IsGPUNode
 	if f.Concerns(pod) != finding.Error && !onGPUNode {

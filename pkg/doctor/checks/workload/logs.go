@@ -85,8 +85,8 @@ func wordsOf(f *facts.Facts, pod *corev1.Pod, troubles []facts.Trouble) (wordKin
 	return 0, finding.Evidence{}, false
 }
 
-// says returns the Run function for a check of one kind of error message.
-func says(kind wordKind) func(*facts.Facts, *engine.Result) {
+// reportKind returns the Run function for a check of one kind of error message.
+func reportKind(kind wordKind) func(*facts.Facts, *engine.Result) {
 	return func(f *facts.Facts, r *engine.Result) {
 		if r.Lacks(f, "api/pods") {
 			return
@@ -115,7 +115,7 @@ func says(kind wordKind) func(*facts.Facts, *engine.Result) {
 				Evidence: []finding.Evidence{e},
 				Failed:   failedAt(f, pod, troubles),
 			}
-			kind.tell(f, pod, n, &issue)
+			kind.describe(f, pod, n, &issue)
 			r.Add(issue)
 		}
 	}
@@ -138,23 +138,24 @@ func checkBroken(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Severity: finding.Warning,
 			Confidence: finding.Likely, Evidence: []finding.Evidence{line.Evidence},
 		}
-		wordsCUDAError.tell(f, pod, f.Node(pod.Spec.NodeName), &issue)
-		issue.Title += "; the pod still runs"
+		wordsCUDAError.describe(f, pod, f.Node(pod.Spec.NodeName), &issue)
+		issue.Title += "; the pod is still running"
 		issue.Fix.Text += " The process can no longer use the GPU: restart the pod."
 		r.Add(issue)
 		return
 	}
 }
 
-// tell sets the finding's title and fix, and adds evidence. n may be nil.
-func (w wordKind) tell(f *facts.Facts, pod *corev1.Pod, n *facts.Node, issue *finding.Finding) {
+// describe sets the finding's title and fix, and adds evidence. n may be nil.
+func (w wordKind) describe(f *facts.Facts, pod *corev1.Pod, n *facts.Node, issue *finding.Finding) {
 	switch w {
 	case wordsSharedMemory:
-		tellShared(pod, issue)
+		describeShared(pod, issue)
 	case wordsTooNew:
-		issue.Title = "the image's CUDA version needs a newer driver than the node has"
+		issue.Title = "the image's CUDA version requires a newer driver than the node has"
 		issue.Fix = finding.Fix{
-			Text: "Use an image with a CUDA version that the node's driver supports, or give the node a newer driver. " +
+			Text: "Use an image with a CUDA version that the node's driver supports, or install a newer driver on " +
+				"the node. " +
 				newerDriver(n),
 			Commands: facts.EditCommands(pod),
 		}
@@ -163,11 +164,11 @@ func (w wordKind) tell(f *facts.Facts, pod *corev1.Pod, n *facts.Node, issue *fi
 			"nvidia.com/cuda.driver.major", "nvidia.com/cuda.runtime-version.full", "nvidia.com/cuda.runtime.major")...)
 		issue.Evidence = append(issue.Evidence, quoteEnv(pod, "NVIDIA_REQUIRE_CUDA", "CUDA_VERSION")...)
 	case wordsOutOfMemory:
-		tellMemory(f, pod, n, issue)
+		describeMemory(f, pod, n, issue)
 		issue.Evidence = append(issue.Evidence,
 			quoteLabels(n, "nvidia.com/gpu.product", "nvidia.com/gpu.memory", "nvidia.com/gpu.replicas")...)
 	case wordsCUDAError:
-		tellCUDA(n, issue)
+		describeCUDA(n, issue)
 	}
 }
 
@@ -178,13 +179,13 @@ func newerDriver(n *facts.Node) string {
 			return p.Driver.Newer
 		}
 	}
-	return "If the GPU operator installs the driver, set driver.version of its chart."
+	return "If the GPU operator installs the driver, set driver.version in its Helm values."
 }
 
-func tellShared(pod *corev1.Pod, issue *finding.Finding) {
-	issue.Title = "/dev/shm of the pod is too small"
+func describeShared(pod *corev1.Pod, issue *finding.Finding) {
+	issue.Title = "/dev/shm in the pod is too small"
 	issue.Fix = finding.Fix{
-		Text:     "Mount a memory volume at /dev/shm: its size counts against the container's memory limit.",
+		Text:     "Mount a memory-backed volume at /dev/shm: its size counts against the container's memory limit.",
 		Values:   "volumes:\n- name: shm\n  emptyDir: {medium: Memory, sizeLimit: 16Gi}\n# in the container:\nvolumeMounts:\n- {name: shm, mountPath: /dev/shm}\n",
 		Commands: facts.EditCommands(pod),
 	}
@@ -205,24 +206,24 @@ func tellShared(pod *corev1.Pod, issue *finding.Finding) {
 		finding.Evidence{Source: facts.PodObject(pod).String() + " .spec.containers[].volumeMounts", Text: text})
 }
 
-func tellCUDA(n *facts.Node, issue *finding.Finding) {
+func describeCUDA(n *facts.Node, issue *finding.Finding) {
 	said := issue.Evidence[0].Text
-	issue.Title = "a CUDA call of the program failed"
+	issue.Title = "a CUDA call in the program failed"
 	issue.Fix = finding.Fix{
-		Text: "Check whether the node's kernel log has an XID at that time. If so, see the GPU's own finding. If " +
-			"not, the program is at fault (run it with CUDA_LAUNCH_BLOCKING=1).",
+		Text: "Check whether the node's kernel log contains an XID from that time. If so, see the finding about the " +
+			"GPU. If not, the program is at fault (run it with CUDA_LAUNCH_BLOCKING=1).",
 	}
 	switch {
 	case words.ContainsAny(said, []string{"uncorrectable ECC", "GPU is lost", "fallen off the bus"}):
 		issue.Title = "the program lost its GPU to a hardware error"
 		issue.Fix.Text = "Drain the node, reset the GPU or reboot, and replace the GPU if the error recurs."
 	case strings.Contains(said, "system not yet initialized"):
-		issue.Title = "CUDA cannot start: the GPUs' NVLink fabric is not initialized"
-		issue.Fix.Text = "Start the Fabric Manager of the driver's version on the node."
+		issue.Title = "CUDA cannot start, because the GPUs' NVLink fabric is not initialized"
+		issue.Fix.Text = "Start the Fabric Manager with the same version as the driver on the node."
 	case strings.Contains(said, "no kernel image is available"):
 		issue.Title = "the image's CUDA code is not built for the node's GPU"
 		issue.Fix.Text =
-			"Use a build of the program that supports the GPU's compute capability (newer PyTorch, " +
+			"Use a build of the program that supports the GPU's compute capability (a newer PyTorch, or " +
 				"TORCH_CUDA_ARCH_LIST)."
 	case words.ContainsAny(
 		said, []string{"an illegal memory access", "device-side assert triggered", "misaligned address"},

@@ -24,12 +24,13 @@ func messageChecks() []engine.Check {
 			ID: "wl.message", Layer: finding.LayerWorkload, Symptom: engine.Known,
 			Title: "a pod, or an object that creates pods, reports a known problem",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-			Reads: "statuses, events and logs of failing pods that request no NVIDIA GPU and are not NVIDIA's components; " +
-				"logs of running pods; warning events of other objects; kernel logs of nodes with other vendors' GPUs",
-			Why: "Only messages that a signature knows are reported (see doctor signatures), because a pod that " +
-				"requests no GPU may have nothing to do with GPUs. For a running GPU pod, an error in the log from " +
-				"the last hour (for a job: the last day) is also reported if it is at the end of the log or was " +
-				"repeated for ten minutes, unless later lines show that the program works.",
+			Reads: "statuses, events and logs of failing pods that request no NVIDIA GPU and are not NVIDIA " +
+				"components; logs of running pods; warning events about other objects; kernel logs of nodes with " +
+				"other vendors' GPUs",
+			Why: "Only messages that match a signature are reported (see `doctor signatures`), because a pod that " +
+				"requests no GPU may be unrelated to GPUs. For a running GPU pod, an error logged within the last " +
+				"hour (for a job: the last day) is also reported if it is at the end of the log or was repeated for " +
+				"ten minutes, unless later lines show that the program works.",
 			// A failing device plugin from another vendor explains the pods that need its resources.
 			ExplainsAs: map[string][]string{
 				finding.OfPlugin: ofPlugins(), signatures.Running + " " + finding.OfPlugin: ofPlugins(),
@@ -40,9 +41,10 @@ func messageChecks() []engine.Check {
 			ID: "wl.other-accelerator", Layer: finding.LayerWorkload, Symptom: engine.Unexplained, Last: true,
 			Title: "a pod that requests another vendor's accelerator does not run",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-			Reads: "pods that request amd.com/gpu, gpu.intel.com, habana.ai and other accelerators, and their vendors' plugins",
-			Why: "The state of the pod says so. The checks of nodes and device plugins are for NVIDIA GPUs only, so the cause " +
-				"may be unknown.",
+			Reads: "pods that request amd.com/gpu, gpu.intel.com, habana.ai and other accelerators, and the vendors' " +
+				"plugins",
+			Why: "The pod's state shows this. The checks of nodes and device plugins are for NVIDIA GPUs only, so " +
+				"the cause may be unknown.",
 			Run: checkOthers,
 		},
 	}
@@ -119,12 +121,12 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 			})
 		}
 	}
-	tellKernel(f, r)
+	reportKernel(f, r)
 	for _, q := range f.Queued() {
 		seen[q.Object] = len(q.Evidence) > 0 // reported by sched.queued
 	}
 	if f.Missing("api/events") != "" {
-		return // checks in layers that need events report that they are missing
+		return // checks in layers that require events report that they are missing
 	}
 	for _, e := range f.Events {
 		o := finding.Object{
@@ -152,14 +154,14 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 		}.ForPods(o.String())
 		if o.Kind == "NodeClaim" && slices.ContainsFunc(scheduler.Pending(f),
 			func(p scheduler.PendingPod) bool { return p.NominatedTo(f, o.Name) }) {
-			issue.As = finding.OfPlugin // it explains why the pods are pending
+			issue.As = finding.OfPlugin // the finding explains why the pods are pending
 		}
 		r.Add(issue)
 	}
 }
 
-// tellKernel adds findings about what the kernel of a node without NVIDIA GPUs reports of the GPUs that its pods use.
-func tellKernel(f *facts.Facts, r *engine.Result) {
+// reportKernel adds findings about errors of other vendors' GPUs that a node's kernel reports, if pods use these GPUs.
+func reportKernel(f *facts.Facts, r *engine.Result) {
 	for _, n := range f.Nodes {
 		if n.IsGPUNode || n.Host == nil {
 			continue
@@ -172,15 +174,15 @@ func tellKernel(f *facts.Facts, r *engine.Result) {
 		}
 		if len(users) > 0 {
 			r.Add(finding.Finding{
-				Object: n.Object(), Nodes: []string{n.Name}, Title: "the kernel reports an error of a GPU",
+				Object: n.Object(), Nodes: []string{n.Name}, Title: "the kernel reports a GPU error",
 				As: signatures.Running, Severity: finding.Warning, PodScope: users,
 			})
 		}
 	}
 }
 
-// suffers reports whether a container of the pod is not ready, or failed in the last day. An error in the kernel log
-// may be old.
+// suffers reports whether a container in the pod is not ready, or has failed within the last day. An error in the
+// kernel log may be old.
 func suffers(f *facts.Facts, pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
 		last := s.LastTerminationState.Terminated
@@ -234,8 +236,8 @@ func checkOthers(f *facts.Facts, r *engine.Result) {
 		}
 		issue := finding.Finding{
 			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Confidence: finding.Likely,
-			Title: "the pod, which requests " + string(name) + ", does not run", Failed: facts.LastChange(pod),
-			Fix: finding.Fix{Text: "See the pod's events, and the log of the vendor's device plugin on the nodes."},
+			Title: "the pod, which requests " + string(name) + ", is not running", Failed: facts.LastChange(pod),
+			Fix: finding.Fix{Text: "Check the pod's events, and the log of the vendor's device plugin on the nodes."},
 		}
 		for _, t := range f.Troubles(pod) {
 			issue.Evidence = append(issue.Evidence, quoteTrouble(pod, t))
@@ -247,8 +249,8 @@ func checkOthers(f *facts.Facts, r *engine.Result) {
 				issue.Evidence = append(issue.Evidence, q)
 			}
 		}
-		tellHolders(f, pod, name, &issue)
-		tellPlugin(f, pod, name, &issue)
+		describeHolders(f, pod, name, &issue)
+		describePlugin(f, pod, name, &issue)
 		if len(issue.Evidence) == 0 {
 			issue.Evidence = []finding.Evidence{
 				finding.FieldEvidence(facts.PodObject(pod), ".status.phase", "%s", pod.Status.Phase),
@@ -258,9 +260,9 @@ func checkOthers(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// tellPlugin describes a pod that is not scheduled because the plugin that should advertise the resource is not
+// describePlugin describes a pod that is not scheduled because the plugin that should advertise the resource is not
 // running.
-func tellPlugin(f *facts.Facts, pod *corev1.Pod, name corev1.ResourceName, issue *finding.Finding) {
+func describePlugin(f *facts.Facts, pod *corev1.Pod, name corev1.ResourceName, issue *finding.Finding) {
 	offered := func(n *facts.Node) bool { return n.Allocatable(name) > 0 }
 	if !facts.Unscheduled(pod) || slices.ContainsFunc(f.Nodes, offered) {
 		return
@@ -283,15 +285,16 @@ func tellPlugin(f *facts.Facts, pod *corev1.Pod, name corev1.ResourceName, issue
 		}
 		found := facts.TroubleFinding(t)
 		issue.Title = "no node offers " + string(name) +
-			", because the pod of the plugin that advertises it does not run"
-		issue.Cause = "The pod " + plugin.Name + " " + facts.TroubleWords(t) + ". The pod that waits needs no change."
+			", because the pod of the plugin that advertises it is not running"
+		issue.Cause = "The pod " + plugin.Name + " " + facts.TroubleWords(t) + ". The waiting pod does not need to " +
+			"be changed."
 		issue.Evidence, issue.Fix = append(found.Evidence, issue.Evidence...), found.Fix
 		return
 	}
 }
 
-// tellHolders describes a pod that is not scheduled because other pods hold the resource's entire capacity.
-func tellHolders(f *facts.Facts, pod *corev1.Pod, name corev1.ResourceName, issue *finding.Finding) {
+// describeHolders describes a pod that is not scheduled because other pods hold the resource's entire capacity.
+func describeHolders(f *facts.Facts, pod *corev1.Pod, name corev1.ResourceName, issue *finding.Finding) {
 	if !facts.Unscheduled(pod) {
 		return
 	}
@@ -312,13 +315,13 @@ func tellHolders(f *facts.Facts, pod *corev1.Pod, name corev1.ResourceName, issu
 	if all == 0 || used < all {
 		return
 	}
-	issue.Title = fmt.Sprintf("other pods hold all %d of %s", all, name)
-	issue.Cause = "The plugin works and advertises the resource; nothing of it is free."
+	issue.Title = fmt.Sprintf("other pods hold the entire capacity of %s: %d", name, all)
+	issue.Cause = "The plugin works and advertises the resource, but all of it is in use."
 	issue.Evidence = append(holders[:min(len(holders), words.Few)], issue.Evidence...)
 	issue.Fix = finding.Fix{
-		Text: "Let the pods that hold them request fewer: where a device is shared, one share already gives the " +
-			"whole device (in an app that gives its number to each of its pods, set the number to 1). Or wait, or " +
-			"add nodes.",
+		Text: "Reduce the requests of the pods that hold them: if a device is shared, one share already gives access " +
+			"to the whole device (in an app that uses the same number for each of its pods, set the number to 1). " +
+			"Otherwise, wait, or add nodes.",
 		Commands: []string{shell.Command("kubectl -n %s get pod %s -o yaml", pod.Namespace, pod.Name)},
 	}
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // failedAt returns the time at which the pod last failed. It returns the zero time if this is unknown, or if the pod
-// reports a hardware failure, which any error in the node's log can then explain.
+// reports a hardware failure, because any error in the node's log can then be the explanation.
 func failedAt(f *facts.Facts, pod *corev1.Pod, troubles []facts.Trouble) (last time.Time) {
 	if _, hardware := f.Said(
 		pod, troubles, "uncorrectable", "GPU is lost", "has fallen off the bus", "hardware error",
@@ -32,8 +32,8 @@ func failedAt(f *facts.Facts, pod *corev1.Pod, troubles []facts.Trouble) (last t
 	return last
 }
 
-// tellRestart reports a pod that restarted recently and is ready.
-func tellRestart(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
+// reportRestart reports a pod that restarted recently and is ready.
+func reportRestart(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	for c := range facts.Statuses(pod) {
 		last := c.LastTerminationState.Terminated
 		if c.State.Running == nil || last == nil || last.ExitCode == 0 ||
@@ -59,9 +59,9 @@ func tellRestart(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	r.Pass(facts.PodObject(pod))
 }
 
-// ownReason reports whether all failing containers log the reason for the failure themselves, and no log line is about
-// GPUs, the node, or the network. Problems with the node then do not explain the failure. ownReason returns false if
-// there is no log.
+// ownReason reports whether all failing containers log the reason for their failure themselves, and no log line is
+// about GPUs, the node or the network. In that case, problems with the node do not explain the failure. It returns
+// false if there is no log.
 func ownReason(f *facts.Facts, pod *corev1.Pod, troubles []facts.Trouble) bool {
 	if !slices.ContainsFunc(troubles, func(t facts.Trouble) bool { return t.Ran }) {
 		return false

@@ -9,7 +9,7 @@ import (
 func restartsCheck() engine.Check {
 	return engine.Check{
 		ID: "wl.restarts", Symptom: engine.Explained, Layer: finding.LayerWorkload,
-		Title:    "a GPU pod runs, but fails again and again",
+		Title:    "a running GPU pod fails again and again",
 		Needs:    []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads:    "restarts, last state and age of ready pods that request GPUs; the log of their previous instance",
 		Why:      facts.RestartWhy,
@@ -25,7 +25,7 @@ func checkRestarts(f *facts.Facts, r *engine.Result) {
 	}
 	for _, pod := range f.Workloads() {
 		found, ok := f.RestartFinding(pod, facts.RestartWords{
-			Fails:  "the GPU pod fails again and again, and runs in between",
+			Fails:  "the GPU pod fails again and again, and runs between the failures",
 			Killed: "the kernel kills the container again and again for using too much of the host's memory",
 			KilledFix: "Raise the container's memory limit, or load less into the host's memory (fewer data loader " +
 				"workers, weights loaded in parts).",

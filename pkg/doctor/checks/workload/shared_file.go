@@ -16,12 +16,12 @@ import (
 func sharedFileCheck() engine.Check {
 	return engine.Check{
 		ID: "wl.shared-file", Symptom: engine.Precise, Layer: finding.LayerWorkload,
-		Title: "a container of a GPU pod may not read a file that another container of the pod writes",
+		Title: "a container in a GPU pod is not permitted to read a file that another container in the pod writes",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-		Reads: "the ends of the logs of GPU pods, and the volumes that several of their containers mount",
-		Why: "A container reports \"permission denied\" for a path in an emptyDir that another container mounts as well: " +
-			"the two run as different users. The pod may be ready all the same and serve nothing. Only the last lines of " +
-			"a log count.",
+		Reads: "the ends of the logs of GPU pods, and volumes that several of their containers mount",
+		Why: "A container reports \"permission denied\" for a path in an emptyDir that another container also " +
+			"mounts: the two run as different users. The pod may be ready but not serve any requests. Only the last " +
+			"lines of a log count.",
 		Explains: []string{"wl.pod-failing", "wl.probe-failing"},
 		Doc:      "https://kubernetes.io/docs/tasks/configure-pod-container/security-context/",
 		Sources:  []string{"nvcf#410"},
@@ -70,10 +70,10 @@ func reportShared(r *engine.Result, pod *corev1.Pod, l *snapshot.Log, path, said
 			continue
 		}
 		issue := finding.Finding{
-			Title:  "a container may not read a file of another container",
+			Title:  "a container is not permitted to read another container's file",
 			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Evidence: []finding.Evidence{
 				finding.FieldEvidence(facts.PodObject(pod), ".spec.volumes["+volume+"]",
-					"%s may not read %s, which %s writes", l.Container, path, c.Name),
+					"%s is not permitted to read %s, which %s writes", l.Container, path, c.Name),
 				finding.Clipped(finding.Evidence{Source: facts.LogSource(l), Text: strings.TrimSpace(said)}),
 			},
 		}
@@ -85,7 +85,7 @@ func reportShared(r *engine.Result, pod *corev1.Pod, l *snapshot.Log, path, said
 	}
 }
 
-// sharedVolume returns the emptyDir volume that contains a path in a container, or "" if none does.
+// sharedVolume returns the emptyDir volume that contains a path in a container, or "" if there is none.
 func sharedVolume(pod *corev1.Pod, container, path string) string {
 	c := facts.ContainerOf(pod, container)
 	if c == nil {

@@ -19,8 +19,8 @@ import (
 )
 
 // wl.cuda-vs-driver and wl.cpu-mode use only the variables in the pod spec, because a snapshot does not contain
-// variables set in an image (NVIDIA_REQUIRE_CUDA, NVIDIA_VISIBLE_DEVICES). A snapshot does not contain GPU usage over
-// time either. wl.idle-holder therefore uses a single sample, and wl.cpu-mode does not use DCGM metrics.
+// variables that are set in an image (NVIDIA_REQUIRE_CUDA, NVIDIA_VISIBLE_DEVICES). A snapshot does not contain GPU
+// usage over time either. Therefore, wl.idle-holder uses a single sample, and wl.cpu-mode does not use DCGM metrics.
 
 // Checks returns the checks for GPU pods.
 func Checks() []engine.Check {
@@ -31,33 +31,33 @@ func Checks() []engine.Check {
 			ID: "wl.pod-failing", Symptom: engine.Unexplained, Layer: finding.LayerWorkload,
 			Title: "a GPU pod crashes or does not start",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-			Reads: "phase and container states of pods that request GPUs and are not GPU components, their events " +
-				"and the end of their logs",
+			Reads: "phase and container states of pods that request GPUs and are not GPU components, with their " +
+				"events and the ends of their logs",
 			Why: "This is a symptom, reported so that failures with unknown causes are not missed. Not reported: " +
 				"pods younger than 2 minutes that are still starting, pods that are being deleted or failed more " +
 				"than a day ago, and pods whose owner has a newer healthy pod. Pods that finished more than an hour " +
-				"ago or are ready again are Info. Problems of the node do not explain a pod that names its own " +
-				"reason (an ImportError).",
+				"ago or are ready again are Info. Problems with the node do not explain the failure of a pod that " +
+				"reports a reason of its own (such as an ImportError).",
 			Run: checkFailing,
 		},
 		{
 			ID: "wl.completes", Layer: finding.LayerWorkload,
-			Title: "a container's program ends without an error and is started again and again",
+			Title: "a container's program exits without an error and is restarted again and again",
 			Needs: []engine.Need{engine.NeedAPI},
-			Reads: "exit codes and reasons of the containers of failing GPU pods, and .spec.restartPolicy",
-			Why: "All failing containers end with exit code 0, and restartPolicy Always restarts them with a growing " +
-				"delay (CrashLoopBackOff). Not reported if the kubelet stops them, for a failed probe or hook.",
+			Reads: "exit codes and reasons of containers in failing GPU pods, and .spec.restartPolicy",
+			Why: "All failing containers exit with code 0, and restartPolicy Always restarts them with a growing " +
+				"delay (CrashLoopBackOff). Not reported if the kubelet stops them because of a failed probe or hook.",
 			Explains: failing, Doc: "https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#restart-policy",
 			Sources: []string{"k8s-device-plugin#106"},
 			Run:     checkCompletes,
 		},
 		{
 			ID: "wl.sidecar-runs-on", Layer: finding.LayerWorkload,
-			Title: "a job's pod has done its work, but the sidecar of a service mesh keeps it running",
+			Title: "a job's pod has finished its work, but a service mesh sidecar keeps it running",
 			Needs: []engine.Need{engine.NeedAPI},
-			Reads: "states of the containers of GPU pods that are not restarted always",
-			Why: "A pod completes when all its containers have. An injected proxy does not end by itself, unless it is a " +
-				"native sidecar. The pod keeps its GPUs, and the job never completes.",
+			Reads: "states of containers in GPU pods with a restartPolicy other than Always",
+			Why: "A pod completes when all its containers have completed. An injected proxy does not exit by itself, " +
+				"unless it is a native sidecar. The pod keeps its GPUs, and the job never completes.",
 			Doc:     "https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/",
 			Sources: []string{"istio#6324", "istio#11045"},
 			Run:     checkRunsOn,
@@ -67,9 +67,9 @@ func Checks() []engine.Check {
 			Title: "an image does not support the node's architecture",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs, engine.NeedImages},
 			Reads: logs + "; platforms of images in their registries; Node .status.nodeInfo.architecture",
-			Why: "The errors \"exec format error\" and \"no match for platform\" prove it. Before a failure: the " +
-				"image does not support the platform of the node, or of a GPU node that an unscheduled pod may run " +
-				"on. A running container disproves it.",
+			Why: "The errors \"exec format error\" and \"no match for platform\" prove this. It is also reported " +
+				"before a failure, if the image does not support the platform of the node, or of a GPU node that an " +
+				"unscheduled pod may run on. A running container disproves it.",
 			Explains: []string{
 				"wl.pod-failing", "op.operand-failing", "op.init-chain", "dp.not-running", "img.not-found",
 			},
@@ -79,16 +79,16 @@ func Checks() []engine.Check {
 		},
 		{
 			ID: "wl.cpu-mode", Symptom: engine.Explained, Layer: finding.LayerWorkload,
-			Title: "a pod that has a GPU does not use it, or cannot see it",
+			Title: "a pod does not use its GPU, or cannot see it",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-			Reads: "CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES in .spec.containers[].env; the end of GPU pods' " +
-				"logs, and the beginning for some running pods",
+			Reads: "CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES in .spec.containers[].env; the ends of GPU pods' " +
+				"logs, and for some running pods the beginnings",
 			Why: "An empty list, -1, void and none hide all GPUs, as does a list that begins with a number for which " +
-				"the container has no GPU. Without such a variable, the program's log counts: it reports no GPU " +
-				"(\"No CUDA GPUs are available\"), or that the program computes on the CPU (\"Using device: cpu\", " +
-				"and the messages of Lightning, JAX, TensorFlow, XGBoost and others), unless it also mentions CUDA. " +
-				"The runtime may not have injected the GPU, which other checks detect. Values from ConfigMaps are " +
-				"not checked. Error if the pod fails because of it, otherwise a warning.",
+				"the container has no GPU. Without such a variable, the check uses the program's log: the log " +
+				"reports that there is no GPU (\"No CUDA GPUs are available\"), or that the program computes on the " +
+				"CPU (\"Using device: cpu\", and messages from Lightning, JAX, TensorFlow, XGBoost and others) and " +
+				"does not mention CUDA. Other checks detect that the runtime did not inject the GPU. Values from " +
+				"ConfigMaps are not checked. An error if the pod fails because of this, otherwise a warning.",
 			Explains: []string{"wl.pod-failing", "wl.idle-holder"},
 			Doc:      "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables",
 			Sources: []string{
@@ -102,44 +102,44 @@ func Checks() []engine.Check {
 		},
 		{
 			ID: "wl.cuda-vs-driver", Symptom: engine.Precise, Layer: finding.LayerWorkload,
-			Title: "a pod's CUDA needs a newer driver than the node has",
+			Title: "a pod's CUDA version requires a newer driver than the node has",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-			Reads: logs + "; labels nvidia.com/cuda.driver-version.* and cuda.runtime-version.* of the node; CUDA " +
-				"versions in variables and images of the pod",
-			Why: "The program, or the hook that starts the container, reports it. \"CUDA driver version is " +
-				"insufficient\" may also mean that the container has no driver libraries: the versions distinguish " +
-				"the two, if they are known.",
+			Reads: logs + "; the node labels nvidia.com/cuda.driver-version.* and cuda.runtime-version.*; CUDA " +
+				"versions in the pod's variables and images",
+			Why: "The program, or the hook that starts the container, reports this. \"CUDA driver version is " +
+				"insufficient\" may also mean that the container has no driver libraries: the versions, if known, " +
+				"distinguish the two cases.",
 			Explains: append([]string{"rt.sandbox-failed"}, failing...),
 			Doc:      "https://docs.nvidia.com/deploy/cuda-compatibility/",
 			Sources:  []string{"nvidia-docker#400", "nvidia-docker#536", "gpu-operator#176"},
-			Run:      says(wordsTooNew),
+			Run:      reportKind(wordsTooNew),
 		},
 		{
 			ID: "wl.cuda-oom", Symptom: engine.Precise, Layer: finding.LayerWorkload,
 			Title: "the GPU's memory is too small for its workload",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-			Reads: logs + "; label nvidia.com/gpu.memory; processes in nvidia-smi",
-			Why:   "CUDA reports it in a failing pod.", Explains: append([]string{"wl.probe-failing"}, failing...),
+			Reads: logs + "; the node label nvidia.com/gpu.memory; processes that nvidia-smi lists",
+			Why:   "CUDA reports this in a failing pod.", Explains: append([]string{"wl.probe-failing"}, failing...),
 			Sources: []string{"seed 001, scenario 3", "k8s-device-plugin#323", "pytorch#40863"},
-			Run:     says(wordsOutOfMemory),
+			Run:     reportKind(wordsOutOfMemory),
 		},
 		{
 			ID: "wl.oom-killed", Symptom: engine.Precise, Layer: finding.LayerWorkload,
 			Title: "a GPU pod was killed for using too much of the host's memory",
 			Needs: []engine.Need{engine.NeedAPI},
 			Reads: "container states with the reason OOMKilled, and their memory limits",
-			Why: "The kernel killed the container at its memory limit, or because the node ran out of memory. " +
-				"GPU memory is unrelated.",
+			Why: "The kernel killed the container because it reached its memory limit or because the node ran out of " +
+				"memory. GPU memory is unrelated.",
 			Explains: failing, Doc: "https://kubernetes.io/docs/tasks/configure-pod-container/assign-memory-resource/",
 			Run: checkOOMKilled,
 		},
 		{
 			ID: "wl.shm", Layer: finding.LayerWorkload,
-			Title: "/dev/shm of a pod is too small for NCCL or for data loaders",
+			Title: "/dev/shm in a pod is too small for NCCL or data loaders",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs}, Reads: logs + "; volumes mounted at /dev/shm",
-			Why: "/dev/shm has 64 MiB unless a memory volume is mounted there.", Explains: failing,
+			Why: "The size of /dev/shm is 64 MiB unless a memory-backed volume is mounted there.", Explains: failing,
 			Sources: []string{"nccl#290", "nccl#342", "llm-d#352"},
-			Run:     says(wordsSharedMemory),
+			Run:     reportKind(wordsSharedMemory),
 		},
 		{
 			ID: "wl.cuda-error", Symptom: engine.Explained, Layer: finding.LayerWorkload,
@@ -147,11 +147,11 @@ func Checks() []engine.Check {
 			Needs: []engine.Need{
 				engine.NeedAPI,
 				engine.NeedLogs,
-			}, Reads: logs + "; the ends of logs of running GPU pods; XIDs in the kernel log of the node",
-			Why: "CUDA reports it in a failing pod, or at the end of the log of a running one. The cause is the program or the GPU: an XID in the kernel " +
-				"log at the same time shows which.",
+			}, Reads: logs + "; the ends of logs of running GPU pods; XIDs in the node's kernel log",
+			Why: "CUDA reports this in a failing pod, or at the end of the log of a running pod. The cause is either " +
+				"the program or the GPU: it is the GPU if the kernel log contains an XID from the same time.",
 			Explains: append([]string{"wl.probe-failing"}, failing...),
-			Doc:      "https://docs.nvidia.com/deploy/xid-errors/", Run: says(wordsCUDAError),
+			Doc:      "https://docs.nvidia.com/deploy/xid-errors/", Run: reportKind(wordsCUDAError),
 		},
 		{
 			ID: "wl.config-error", Layer: finding.LayerWorkload,
@@ -162,17 +162,17 @@ func Checks() []engine.Check {
 		},
 		{
 			ID: "wl.probe-failing", Symptom: engine.Explained, Layer: finding.LayerWorkload,
-			Title: "a GPU pod runs, but its probes fail",
+			Title: "a GPU pod is running, but its probes fail",
 			Needs: []engine.Need{engine.NeedAPI}, Reads: "Unhealthy and Killing events, container readiness",
-			Why: "Loading a model takes minutes: a liveness probe that does not wait causes the container to be " +
-				"killed repeatedly. A pod that became ready is healthy.",
+			Why: "Loading a model takes minutes: if the liveness probe does not wait, the kubelet kills the " +
+				"container repeatedly. A pod that has become ready is healthy.",
 			Explains: failing,
 			Doc:      "https://kubernetes.io/docs/tasks/configure-pod-container/configure-liveness-readiness-startup-probes/",
 			Run:      checkProbes,
 		},
 		{
 			ID: "wl.volume", Symptom: engine.Explained, Layer: finding.LayerWorkload,
-			Title: "a volume of a GPU pod cannot be attached or mounted",
+			Title: "a GPU pod's volume cannot be attached or mounted",
 			Needs: []engine.Need{engine.NeedAPI}, Reads: "FailedMount and FailedAttachVolume events",
 			Why: "Only for pods that have been pending for more than 2 minutes.", Explains: failing, Run: checkVolumes,
 		},
@@ -181,9 +181,10 @@ func Checks() []engine.Check {
 			ID: "wl.idle-holder", Layer: finding.LayerWorkload, Title: "a pod holds idle GPUs",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
 			Reads: "nvidia-smi's processes, memory and utilization; pods that hold GPUs",
-			Why: "Reported if no GPU of the node has a process, memory in use or load, and the pod has run for half " +
-				"an hour: then no pod on the node uses its GPUs. It is unknown which process belongs to which pod, " +
-				"so individual idle GPUs are not reported. A warning if pods wait for GPUs, otherwise Info.",
+			Why: "Reported if no GPU on the node has a process, memory in use or load, and the pod has been running " +
+				"for half an hour: then no pod on the node uses its GPUs. It is unknown which process belongs to " +
+				"which pod, so individual idle GPUs are not reported. A warning if pods are waiting for GPUs, " +
+				"otherwise Info.",
 			Sources: []string{"seed 001, scenario 4"},
 			Run:     checkIdle,
 		},
@@ -245,11 +246,12 @@ func checkConfigError(f *facts.Facts, r *engine.Result) {
 				continue
 			}
 			issue := finding.Finding{
-				Title:  "a container cannot be created: an object that its configuration refers to does not exist",
+				Title: "a container cannot be created, because its configuration refers to an object that does not " +
+					"exist",
 				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
 				Evidence: []finding.Evidence{quoteTrouble(pod, t)},
 				Fix: finding.Fix{
-					Text: "Create the ConfigMap, Secret or key that the message names, or correct its name in the pod.",
+					Text: "Create the ConfigMap, Secret or key that the message names, or correct the name in the pod.",
 					Commands: []string{
 						shell.Command("kubectl -n %s get configmaps,secrets", pod.Namespace),
 					},
@@ -257,17 +259,18 @@ func checkConfigError(f *facts.Facts, r *engine.Result) {
 			}
 			switch {
 			case strings.Contains(t.Message, "runAsNonRoot"), strings.Contains(t.Message, "non-numeric user"):
-				issue.Title = "a container cannot be created: runAsNonRoot is set, and its image runs as root or as a user by name"
+				issue.Title = "a container cannot be created, because runAsNonRoot is set and the image specifies " +
+					"root or a non-numeric user"
 				issue.Fix = finding.Fix{
-					Text: "Set runAsUser to a numeric user that the image works with, or build the image with one " +
-						"(USER 1000). If the program needs root, runAsNonRoot must not be set; a policy of the " +
-						"namespace may set it.",
+					Text: "Set runAsUser to a numeric user ID that works with the image, or set one in the image " +
+						"(USER 1000). If the program requires root, remove runAsNonRoot; a policy in the namespace " +
+						"may set it.",
 					Commands: facts.EditCommands(pod),
 				}
 			case !words.ContainsAny(t.Message, []string{"not found", "find key", "doesn't exist", "does not exist"}):
 				issue.Title = "a container cannot be created: " + words.Clip(t.Message)
 				issue.Confidence = finding.Likely
-				issue.Fix.Text = "Correct in the pod's template what the message names."
+				issue.Fix.Text = "In the pod template, correct the setting that the message names."
 				issue.Fix.Commands = facts.EditCommands(pod)
 			}
 			r.Add(issue)
@@ -290,12 +293,12 @@ func checkVolumes(f *facts.Facts, r *engine.Result) {
 			q := facts.Quote(e)
 			q.Text = words.Clip(q.Text)
 			r.Add(finding.Finding{
-				Title: "a volume of the pod cannot be attached or mounted", Object: facts.PodObject(pod),
+				Title: "the pod's volume cannot be attached or mounted", Object: facts.PodObject(pod),
 				Nodes:    facts.OnNode(pod),
 				Evidence: []finding.Evidence{q},
 				Fix: finding.Fix{
-					Text: "See the message: the ConfigMap, Secret or claim must exist, and a volume for " +
-						"a single node must be detached from its previous node.",
+					Text: "Check the message: the ConfigMap, Secret or claim must exist, and a volume for a single " +
+						"node must be detached from its previous node.",
 					Commands: []string{
 						shell.Command("kubectl -n %s describe pod %s", pod.Namespace, pod.Name),
 						shell.Command("kubectl -n %s get pvc,configmaps,secrets", pod.Namespace),
@@ -338,7 +341,7 @@ func crashes(pod *corev1.Pod) bool {
 	})
 }
 
-// endedLast reports whether the kubelet stopped a container of the pod at the given time, and the container has not
+// endedLast reports whether the kubelet stopped a container in the pod at the given time, and the container has not
 // failed in another way since.
 func endedLast(pod *corev1.Pod, at time.Time) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
@@ -373,14 +376,15 @@ func checkProbes(f *facts.Facts, r *engine.Result) {
 		issue := finding.Finding{Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Confidence: finding.Likely}
 		switch {
 		case killed.Text != "":
-			tellProbe(f, pod, killed.Text, &issue)
+			describeProbe(f, pod, killed.Text, &issue)
 			issue.Evidence = append([]finding.Evidence{killed}, issue.Evidence...)
 		case strings.HasPrefix(unhealthy.Text, "Readiness") && crashes(pod):
 			continue // a consequence: no program responds while the container is waiting to be restarted
 		case unhealthy.Text != "" && f.Age(pod) > slowStart && !mayStart(f, pod, unhealthy.Text):
-			issue.Title, issue.Severity = "the pod runs but does not become ready: its probe fails", finding.Warning
+			issue.Title, issue.Severity = "the pod is running but does not become ready, because its probe "+
+				"fails", finding.Warning
 			issue.Fix = finding.Fix{
-				Text: "Check why the program does not respond to its probe.",
+				Text: "Find out why the program does not respond to the probe.",
 				Commands: []string{
 					shell.Command("kubectl -n %s logs %s --all-containers --tail=50", pod.Namespace, pod.Name),
 				},

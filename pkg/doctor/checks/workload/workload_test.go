@@ -9,7 +9,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 )
 
-// Values that hide GPUs, and such that do not.
+// TestHides covers values that hide GPUs and values that do not.
 func TestHides(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -32,8 +32,8 @@ func TestHides(t *testing.T) {
 	}
 }
 
-// Real lines of programs that compute on the CPU, and such as look alike.
-func TestSaysCPU(t *testing.T) {
+// TestCPULine covers real output from programs that compute on the CPU, and similar lines.
+func TestCPULine(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
 		"device: cpu":       true,
@@ -73,7 +73,7 @@ func TestSaysCPU(t *testing.T) {
 		"model on CPU, moving it\nmodel moved to device cuda":       false,
 		"": false,
 	} {
-		if line, got := saysCPU(text); got != want {
+		if line, got := cpuLine(text); got != want {
 			t.Errorf("saysCPU(%q) is %v (%q), want %v", text, got, line, want)
 		}
 	}
@@ -82,13 +82,14 @@ func TestSaysCPU(t *testing.T) {
 func FuzzSaysCPU(f *testing.F) {
 	f.Add("device: cpu")
 	f.Fuzz(func(t *testing.T, text string) {
-		if line, found := saysCPU(text); found != (line != "") || !strings.Contains(text, line) {
+		if line, found := cpuLine(text); found != (line != "") || !strings.Contains(text, line) {
 			t.Errorf("%q is not a line of %q", line, text)
 		}
 	})
 }
 
-// TestCUDAVersions protects which programs a driver is too old for: within a major version from 11 on, for none.
+// TestCUDAVersions verifies for which programs a driver is too old. Since CUDA 11, it is not too old for any program
+// with the same major version.
 func TestCUDAVersions(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

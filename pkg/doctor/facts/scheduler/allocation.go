@@ -25,7 +25,7 @@ type AllocationView struct {
 }
 
 // NodeAllocation is the allocation on a GPU node. On a MIG or time-sliced node, the GPUs are the units that the device
-// plugin counts: partitions or replicas.
+// plugin advertises: partitions or replicas.
 type NodeAllocation struct {
 	Node string `json:"node"`
 	// Product is the GPU model, for example NVIDIA-H100-80GB-HBM3. It is empty if no label contains the model.
@@ -135,7 +135,7 @@ func pendingAllocation(f *facts.Facts, p PendingPod) PendingAllocation {
 	return a
 }
 
-// Holders returns the pods that hold GPUs on the nodes, oldest first. If want is not empty, only the resources in it
+// Holders returns the pods that hold GPUs on the nodes, oldest first. If want is not empty, only the resources in want
 // count.
 func (s *Scheduler) Holders(nodes []*facts.Node, want map[corev1.ResourceName]int64) []Holder {
 	var all []Holder

@@ -12,7 +12,8 @@ import (
 )
 
 // DaemonSetOf returns the component's DaemonSet that comes closest to running on the node, or nil if the cluster has
-// none. Clouds have several DaemonSets, each for some of the nodes. If n is nil, DaemonSetOf returns the first one.
+// none. In clouds, there are several DaemonSets, each for some of the nodes. If n is nil, DaemonSetOf returns the first
+// one.
 func DaemonSetOf(f *facts.Facts, n *facts.Node, c facts.Component) *appsv1.DaemonSet {
 	var nearest *appsv1.DaemonSet
 	least := 0
@@ -49,7 +50,7 @@ func Excludes(d *appsv1.DaemonSet, n *facts.Node) (why string, e finding.Evidenc
 	return "", e
 }
 
-// LetIn returns a fix that lets a component's DaemonSet run on a node that it excludes. The parameter what is the
+// LetIn returns a fix that allows a component's DaemonSet to run on a node that it excludes. The parameter what is the
 // component's name in the text.
 func LetIn(what string, d *appsv1.DaemonSet, n *facts.Node) finding.Fix {
 	fix := finding.Fix{
@@ -77,7 +78,7 @@ func LetIn(what string, d *appsv1.DaemonSet, n *facts.Node) finding.Fix {
 	return fix
 }
 
-// present is the node label that is also in the node selectors of the device plugin's and DRA driver's charts.
+// present is the node label that is also in the node selectors of the charts for the device plugin and the DRA driver.
 const present = "nvidia.com/gpu.present"
 
 // gkeAccelerator is the label by which Google's DaemonSets select GPU nodes.
@@ -96,15 +97,16 @@ func gkeType(n *facts.Node) string {
 	return "nvidia-TYPE"
 }
 
-// Near explains a known chart's node selector that the node's labels almost match.
+// Near explains a node selector of a known chart if the node's labels almost match it.
 func Near(n *facts.Node, missing []string) string {
 	text := strings.Join(missing, " ")
 	if strings.Contains(text, gkeAccelerator) {
-		return " GKE sets the label on the nodes of its own node pools with accelerators. On nodes that something " +
-			"else creates, such as Karpenter, the node class has to set " + gkeAccelerator + " (here " + gkeType(n) +
+		return " GKE sets the label on nodes in its own node pools with accelerators. For nodes that are created in " +
+			"another way, for example by Karpenter, the node class must " +
+			"set " + gkeAccelerator + " (here " + gkeType(n) +
 			") and, so that GKE installs the driver, " + gkeDriver + "=default: set both in the kube-labels of its " +
-			"metadata, or upgrade Karpenter's provider to a release that sets them, and replace the node. Labeling " +
-			"the node manually (last command) helps this node only."
+			"metadata, or upgrade Karpenter's provider to a release that sets them, and replace the node. " +
+			"Labeling the node manually (last command) fixes only this node."
 	}
 	if !strings.Contains(text, "pci-10de.present") {
 		return ""
@@ -112,12 +114,11 @@ func Near(n *facts.Node, missing []string) string {
 	for _, key := range words.SortedKeys(n.Labels) {
 		if key == facts.OtherPCILabel(n) ||
 			strings.HasPrefix(key, "feature.node.kubernetes.io/pci-") && strings.HasSuffix(key, "_10de.present") {
-			return " Node feature discovery labels devices in another form (" + key + "): set " +
-				"sources.pci.deviceLabelFields: [vendor] in the configuration of its worker. " +
-				"Alternatively, set the label nvidia.com/gpu.present=true on all nodes with GPUs: the DaemonSet also " +
-				"selects nodes with this label."
+			return " Node feature discovery labels devices in a different format (" + key + "): set " +
+				"sources.pci.deviceLabelFields: [vendor] in its worker's configuration. Alternatively, set the label " +
+				"nvidia.com/gpu.present=true on all nodes with GPUs: the DaemonSet also selects nodes with this label."
 		}
 	}
-	return " Node feature discovery sets it. Without NFD, set the label nvidia.com/gpu.present=true on the node: " +
-		"the DaemonSet also selects nodes with this label."
+	return " Node feature discovery (NFD) sets this label. Without NFD, set the label nvidia.com/gpu.present=true on " +
+		"the node: the DaemonSet also selects nodes with that label."
 }

@@ -39,7 +39,7 @@ func (s *Scheduler) ofExtender(name corev1.ResourceName) bool {
 var unreachable = regexp.MustCompile(`^Post "?https?://\S+": |extender .*(?:refused|timeout|timed out)`)
 
 // schedulerDown returns the verdict if the pod's scheduler, or its extender, is not running. It ignores pods in the
-// same namespace, because users choose their names.
+// same namespace, because users choose the names of those pods.
 func (s *Scheduler) schedulerDown(pod *corev1.Pod, message string) (verdict, bool) {
 	name := pod.Spec.SchedulerName
 	extender := unreachable.MatchString(message)
@@ -56,13 +56,14 @@ func (s *Scheduler) schedulerDown(pod *corev1.Pod, message string) (verdict, boo
 		}
 		return verdict{
 			Id: "sched.no-scheduler", Severity: finding.Error, Confidence: finding.Likely,
-			Title: fmt.Sprintf("the pod's scheduler does not run: Pod %s/%s fails", by.Namespace, by.Name),
+			Title: fmt.Sprintf("the pod's scheduler is not running: Pod %s/%s is failing", by.Namespace, by.Name),
 			Evidence: []finding.Evidence{{
 				Source: facts.PodObject(by).String() + ", container " + troubles[0].Container + " .status",
 				Text:   words.Clip(strings.TrimSuffix(troubles[0].Text+": "+troubles[0].Message, ": ")),
 			}},
 			Fix: finding.Fix{
-				Text: "Repair the scheduler's pod; its log has details. The GPUs and their device plugin are not the cause.",
+				Text: "Repair the scheduler pod; its log contains details. The GPUs and their device plugin are not " +
+					"the cause.",
 				Commands: []string{
 					shell.Command("kubectl -n %s describe pod %s", by.Namespace, by.Name),
 					shell.Command("kubectl -n %s logs %s --all-containers --tail=50", by.Namespace, by.Name),

@@ -50,7 +50,7 @@ func requiredAffinity(pod *corev1.Pod) *corev1.NodeSelector {
 	return pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 }
 
-// MissingLabels returns the requirements in a node selector and a required node affinity that a node does not meet. If
+// MissingLabels returns the requirements of a node selector and a required node affinity that a node does not meet. If
 // the affinity has several terms, it uses the term with the fewest unmet requirements.
 func MissingLabels(spec corev1.PodSpec, n *facts.Node) []string {
 	var missing []string
@@ -81,7 +81,7 @@ func MissingLabels(spec corev1.PodSpec, n *facts.Node) []string {
 	return append(missing, least...)
 }
 
-// requirementText returns a requirement in the form in which a user may set it as a label.
+// requirementText formats a requirement as a label that a user can set.
 func requirementText(e corev1.NodeSelectorRequirement) string {
 	if e.Operator == corev1.NodeSelectorOpIn && len(e.Values) == 1 && e.Key != corev1.LabelInstanceTypeStable {
 		return e.Key + "=" + e.Values[0]
@@ -152,7 +152,7 @@ func tolerates(by corev1.Toleration, t corev1.Taint) bool {
 	return false
 }
 
-// ofNodeState reports whether a taint represents the node's state instead of reserving the node.
+// ofNodeState reports whether a taint represents the node's state rather than a reservation of the node.
 func ofNodeState(t *corev1.Taint) bool {
 	return strings.HasPrefix(t.Key, "node.kubernetes.io/") ||
 		strings.HasPrefix(t.Key, "node.cloudprovider.kubernetes.io/")

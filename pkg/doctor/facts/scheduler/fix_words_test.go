@@ -10,8 +10,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 )
 
-// What is pasted has to change something: the pod by its owner, or the pod itself, and with the values that are known.
-func TestFixesMendSomething(t *testing.T) {
+// TestFixesChangeSomething verifies that the commands change the pod's owner, or else the pod itself, and contain the
+// known values.
+func TestFixesChangeSomething(t *testing.T) {
 	t.Parallel()
 	pod := func(kind, owner string) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
@@ -36,7 +37,8 @@ func TestFixesMendSomething(t *testing.T) {
 			facts.EditCommands(pod("ReplicaSet", "web-abc")), []string{"kubectl -n ml edit deployment web"},
 		},
 		"a Job": {facts.EditCommands(pod("Job", "j")), []string{
-			"# the template of a Job is immutable: correct its manifest, delete Job j in namespace ml and recreate it",
+			"# the template of a Job is immutable: correct the manifest, then delete and recreate Job j in namespace " +
+				"ml",
 		}},
 		"a Job of a JobSet": {facts.EditCommands(func() *corev1.Pod {
 			p := pod("Job", "set-job-0")
@@ -44,7 +46,7 @@ func TestFixesMendSomething(t *testing.T) {
 			return p
 		}()), []string{
 			"# the templates of a JobSet are immutable: correct the manifest of JobSet set in namespace ml, or the TrainJob or " +
-				"command (such as xpk) that makes it; then delete and recreate it",
+				"command (such as xpk) that creates it; then delete and recreate the JobSet",
 		}},
 		"a toleration of a pod": {tolerate(pod("", ""), taint), []string{
 			`kubectl -n ml patch pod p-1 --type json -p '[{"op":"add","path":"/spec/tolerations/-","value":{"key":"dedicated","operator":"Equal","value":"a;b","effect":"NoSchedule"}}]'`,

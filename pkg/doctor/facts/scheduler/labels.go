@@ -49,7 +49,8 @@ func (s *Scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]i
 		for key, value := range pod.Spec.NodeSelector {
 			if have := n.Labels[key]; have != value && value != "" &&
 				strings.Contains(strings.ToLower(have), strings.ToLower(value)) {
-				v.Fix.Text = fmt.Sprintf("Change the selector: the value of %s on %s is %s, not %s.", key, n.Name,
+				v.Fix.Text = fmt.Sprintf("Change the selector: on %[2]s, the value of %[1]s is %[3]s, not "+
+					"%[4]s.", key, n.Name,
 					have, value)
 			}
 		}
@@ -82,21 +83,22 @@ func (s *Scheduler) unmet(pod *corev1.Pod, able []*facts.Node, v *verdict) {
 		return
 	}
 	text := "no GPU node has " + strings.Join(none, " and ")
-	v.Title = words.Clip(text + ", which the pod's node selector or affinity requires")
+	v.Title = words.Clip(text + ", but the pod's node selector or affinity requires it")
 	key := none[0][:strings.IndexAny(none[0]+" ", "= ")]
 	beside := slices.DeleteFunc(words.SortedKeys(able[0].Labels), func(have string) bool {
 		return !strings.HasPrefix(have, key[:strings.LastIndex(key, ".")+1]) || slices.Contains(keys, have)
 	})
 	if len(beside) == 1 {
 		has := able[0].Name + " has " + beside[0] + "=" + able[0].Labels[beside[0]]
-		v.Fix.Text = "Correct this requirement where it is set: the GPU nodes meet the others, and " + has + "."
+		v.Fix.Text = "Correct this requirement where it is set: the GPU nodes meet the other requirements, " +
+			"and " + has + "."
 		text += "; " + has
 	}
 	v.Evidence = append(v.Evidence, finding.Evidence{Source: "labels of the GPU nodes", Text: words.Clip(text)})
 }
 
-// unlabeled returns a node with free GPUs that the pod would select if GPU feature discovery had labeled it like
-// another node, or nil.
+// unlabeled returns a node with free GPUs that the pod would select if GPU feature discovery had labeled the node like
+// the others, or nil.
 func (s *Scheduler) unlabeled(pod *corev1.Pod, want map[corev1.ResourceName]int64, like *facts.Node) *facts.Node {
 	const ours = "nvidia.com/"
 	for _, n := range s.nodes {
@@ -151,8 +153,8 @@ func (s *Scheduler) byKueue(pod *corev1.Pod, able []*facts.Node) []finding.Evide
 	}}
 }
 
-// setByOthers are the prefixes of labels that clouds, autoscalers and feature discovery set. Users should not set such
-// labels manually: the values may be wrong, and new nodes would lack them.
+// setByOthers contains the prefixes of labels that clouds, autoscalers and feature discovery set. Users should not set
+// such labels manually: the values may be wrong, and new nodes would lack them.
 var setByOthers = []string{
 	"cloud.google.com/", "eks.amazonaws.com/", "karpenter.", "kubernetes.azure.com/", "agentpool",
 	"topology.kubernetes.io/",

@@ -16,7 +16,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// placement is a scheduling constraint. said is the scheduler's wording for it.
+// placement is a scheduling constraint. said is the scheduler's wording for the constraint.
 type placement struct {
 	said, rule, field string
 	of                func(*corev1.Pod) any
@@ -76,7 +76,7 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 					scarce = append(scarce, string(name))
 				}
 				lacking = append(lacking, finding.Evidence{
-					Source: n.Object().String() + " .status.allocatable less the requests of its pods",
+					Source: n.Object().String() + " .status.allocatable minus the requests of its pods",
 					Text: fmt.Sprintf("%s: %s free, the pod requests %s", name,
 						words.InWords(name, max(0, n.Allocatable(name)-used)), words.InWords(name, need[name])),
 				})
@@ -93,15 +93,15 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 			scarce = insufficient
 		}
 		v.Id, v.Title = "sched.insufficient-other", fmt.Sprintf(
-			"GPUs are free, but their nodes do not have as much free %s as the pod requests", words.Joined(scarce))
+			"GPUs are free, but their nodes do not have enough free %s for the pod", words.Joined(scarce))
 		v.Evidence = lacking[:min(words.Few, len(lacking))]
 		if len(lacking) > 0 && !slices.ContainsFunc(lacking, func(e finding.Evidence) bool {
 			return !strings.HasPrefix(e.Text, "pods: ")
 		}) {
-			v.Title = "GPUs are free, but their nodes already run as many pods as the kubelet allows"
+			v.Title = "GPUs are free, but their nodes are already running as many pods as the kubelet allows"
 			v.Fix = finding.Fix{
-				Text: "Move pods that need no GPU off the GPU nodes (a taint keeps them away), or raise maxPods in the " +
-					"kubelet's configuration, if the nodes' pod CIDRs have room for more addresses.",
+				Text: "Move pods that need no GPU off the GPU nodes (a taint keeps them away), or raise maxPods in " +
+					"the kubelet's configuration if the nodes' pod CIDRs have enough addresses.",
 			}
 			break
 		}
@@ -112,8 +112,9 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 		}
 		if i := slices.IndexFunc(scarce, func(name string) bool { return !isCore(corev1.ResourceName(name)) }); i >= 0 {
 			v.Fix = finding.Fix{
-				Text: fmt.Sprintf("See who holds %[1]s on these nodes. If they offer fewer than they have, repair the "+
-					"device plugin that advertises %[1]s: its log names the reason.", scarce[i]),
+				Text: fmt.Sprintf("Find out which pods hold %[1]s on these nodes. If the nodes advertise less than "+
+					"they have, repair the device plugin that advertises %[1]s: its log contains the "+
+					"reason.", scarce[i]),
 				Commands: []string{
 					shell.Command("kubectl get node %s -o jsonpath='{.status.capacity}{\"\\n\"}{.status.allocatable}{\"\\n\"}'",
 						roomy[0].Name),
@@ -133,7 +134,7 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 			QuoteAllocatable(roomy)...)
 		v.Fix = finding.Fix{
 			Text: "Change " + by.rule +
-				" if they are not needed: one node must satisfy all of them and have room for the GPUs.",
+				" if they are not needed: a single node must satisfy all of them and have enough free GPUs.",
 			Commands: facts.EditCommands(pod),
 		}
 		if strings.HasPrefix(by.field, ".metadata.labels") { // the cause is not in the pod's own spec
@@ -141,32 +142,33 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 		}
 	case slices.ContainsFunc(insufficient, isOurs):
 		v.Id, v.Confidence = "sched.insufficient-gpu", finding.Possible
-		v.Title = "the scheduler finds too few free GPUs, although the pods in the snapshot leave enough"
+		v.Title = "the scheduler finds too few free GPUs, although enough are free according to the pods in the " +
+			"snapshot"
 		v.Evidence = QuoteAllocatable(roomy)
 		v.Fix =
 			finding.Fix{
-				Text: "Check again: the pod may be scheduled now. Otherwise, find pods that are missing from " +
-					"the snapshot.",
+				Text: "Check again: the pod may have been scheduled in the meantime. Otherwise, find pods that are " +
+					"missing from the snapshot.",
 				Commands: []string{
 					shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", roomy[0].Name),
 				},
 			}
 	case message == "" && s.notBound(pod) != nil:
 		v.Id, v.Confidence = "sched.unschedulable", finding.Certain
-		v.Title = "a scheduler has chosen a node for the pod, but fails to bind it"
+		v.Title = "a scheduler has chosen a node for the pod, but cannot bind the pod to it"
 		v.Evidence = []finding.Evidence{facts.Quote(s.notBound(pod))}
 		v.Fix = finding.Fix{
-			Text: "The message names what rejects the binding, such as a policy that the pod breaks: correct the pod, or " +
-				"delete it. Some schedulers try such a pod first in each cycle, and hold its resources back from others.",
+			Text: "The message names what rejects the binding, such as a policy that the pod violates: correct or " +
+				"delete the pod. Some schedulers try such a pod first in each cycle, and reserve its resources.",
 			Commands: []string{shell.Command("kubectl -n %s describe pod %s", pod.Namespace, pod.Name)},
 		}
-	case message == "" && neverLookedAt(pod) && s.F.Age(pod) >= noScheduler:
+	case message == "" && isUnprocessed(pod) && s.F.Age(pod) >= noScheduler:
 		v.Id, v.Confidence = "sched.no-scheduler", finding.Likely
 		name := pod.Spec.SchedulerName
 		if name == "" {
 			name = "default-scheduler"
 		}
-		v.Title = fmt.Sprintf("no scheduler has processed the pod: it waits for the scheduler %q", name)
+		v.Title = fmt.Sprintf("no scheduler has processed the pod: it is waiting for the scheduler %q", name)
 		v.Evidence = []finding.Evidence{{Source: facts.PodObject(pod).String() + " .spec.schedulerName", Text: name}}
 		v.Fix = finding.Fix{
 			Text:     "Start that scheduler, or remove schedulerName from the pod.",
@@ -181,18 +183,19 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 		v.Id, v.Confidence = "sched.unschedulable", finding.Likely
 		v.Title = "GPUs are free, but the scheduler keeps the pod off their nodes for another reason"
 		v.Fix = finding.Fix{
-			Text:     "See the scheduler's message: pod affinity, anti-affinity, topology spread and host ports are in the pod's own spec.",
+			Text: "Check the scheduler's message: the settings for pod affinity, anti-affinity, topology spread and " +
+				"host ports are in the pod's own spec.",
 			Commands: facts.EditCommands(pod),
 		}
 		if !strings.Contains(message, "nodes are available") {
-			s.tellQueue(pod, &v)
+			s.describeQueue(pod, &v)
 		}
 	}
 	return v
 }
 
-// neverLookedAt reports whether no scheduler has set the pod's PodScheduled condition.
-func neverLookedAt(pod *corev1.Pod) bool {
+// isUnprocessed reports whether no scheduler has set the pod's PodScheduled condition.
+func isUnprocessed(pod *corev1.Pod) bool {
 	return !slices.ContainsFunc(pod.Status.Conditions,
 		func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled })
 }

@@ -24,7 +24,7 @@ type PendingPod struct {
 
 // verdict is the reason why a pod cannot be scheduled.
 type verdict struct {
-	Id         string // ID of the check that reports the pod, or empty if a check in another layer does
+	Id         string // ID of the check that reports the pod, or "" if a check in another layer reports it
 	Severity   finding.Severity
 	Confidence finding.Confidence
 	Title      string
@@ -49,7 +49,7 @@ func findPending(f *facts.Facts) []PendingPod {
 	s := New(f)
 	// These problems do not resolve over time.
 	timeless := []string{"sched.wrong-resource-name", "sched.bigger-than-any-node"}
-	// A Job may have many identical pods. The result is computed once for all of them.
+	// A Job may have many identical pods, so the result is computed only once for all of them.
 	known := map[string]verdict{}
 	var all []PendingPod
 	for i := range f.Snapshot.Pods {
@@ -67,12 +67,12 @@ func findPending(f *facts.Facts) []PendingPod {
 			key := likeness(pod, message.Text)
 			var seen bool
 			if v, seen = known[key]; !seen {
-				v = s.judge(pod, message.Text)
+				v = s.evaluate(pod, message.Text)
 				known[key] = v
 			}
 		}
 		if f.Age(pod) < youngPending && v.Id != "" && !slices.Contains(timeless, v.Id) && v.Severity != finding.Info {
-			v.Title += fmt.Sprintf(" (the pod is new; this becomes %s if the pod still waits after %s)",
+			v.Title += fmt.Sprintf(" (the pod is new; this becomes %s if the pod is still waiting after %s)",
 				map[finding.Severity]string{
 					finding.Error: "an error", finding.Warning: "a warning",
 				}[v.Severity], youngPending)
@@ -88,8 +88,8 @@ func findPending(f *facts.Facts) []PendingPod {
 
 // likeness returns a key that is equal for all pods that the scheduler treats the same.
 func likeness(pod *corev1.Pod, message string) string {
-	_, generatedBy := facts.GeneratedBy(pod) // the commands in fixes contain the name
-	var claims []corev1.Volume               // the findings name them
+	_, generatedBy := facts.GeneratedBy(pod) // the commands in fixes contain this name
+	var claims []corev1.Volume               // the findings contain their names
 	if Unbound(message) || VolumeElsewhere(message) {
 		claims = pod.Spec.Volumes
 	}
@@ -124,7 +124,7 @@ func scheduledMessage(f *facts.Facts, pod *corev1.Pod) finding.Evidence {
 	return finding.Evidence{}
 }
 
-// Scheduler contains the scheduler's knowledge about the GPU nodes.
+// Scheduler contains the scheduler's information about the GPU nodes.
 type Scheduler struct {
 	F     *facts.Facts
 	nodes []*facts.Node // nodes with GPUs from any vendor
@@ -147,7 +147,7 @@ func New(f *facts.Facts) *Scheduler {
 	return s
 }
 
-// Use is like inUse, but caches the result per node.
+// Use is like inUse, but caches the result for each node.
 func (s *Scheduler) Use(n *facts.Node) map[corev1.ResourceName]int64 {
 	if _, known := s.used[n]; !known {
 		s.used[n] = inUse(n)
@@ -155,8 +155,8 @@ func (s *Scheduler) Use(n *facts.Node) map[corev1.ResourceName]int64 {
 	return s.used[n]
 }
 
-// Free returns the unrequested amount of a resource on a node. It is never negative, even if the node lost devices that
-// pods still hold.
+// Free returns the unrequested amount of a resource on a node. It is never negative, even if the node has lost devices
+// that pods still hold.
 func (s *Scheduler) Free(n *facts.Node, name corev1.ResourceName) int64 {
 	return max(0, n.Allocatable(name)-s.Use(n)[name])
 }
@@ -180,13 +180,14 @@ func (s *Scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 	object := facts.PodObject(pod)
 	switch {
 	case len(pod.Spec.SchedulingGates) > 0:
-		v.Title = "a scheduling gate holds the pod back: the controller that set it has not removed it yet"
+		v.Title = "a scheduling gate holds the pod back, because the controller that set the gate has not removed it " +
+			"yet"
 		v.Evidence = []finding.Evidence{
 			{Source: object.String() + " .spec.schedulingGates", Text: pod.Spec.SchedulingGates[0].Name},
 		}
 		v.Fix = finding.Fix{
-			Text: "Wait for the controller that owns the gate (Kueue: the workload's queue has no room yet), and " +
-				"check its objects.",
+			Text: "Wait for the controller that owns the gate (with Kueue, the workload's queue does not have enough " +
+				"quota yet), and check the controller's objects.",
 		}
 		return v, true
 	case pod.Status.NominatedNodeName != "":
@@ -204,8 +205,8 @@ func (s *Scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 			v.Title = "the autoscaler is adding a node for the pod"
 			v.Evidence = []finding.Evidence{facts.Quote(e)}
 			v.Fix = finding.Fix{
-				Text: "Wait for the node; it takes several minutes until the driver and device plugin of a GPU node " +
-					"are ready.",
+				Text: "Wait for the node; it takes several minutes until the driver and device plugin on a new GPU " +
+					"node are ready.",
 			}
 			return v, true
 		}
@@ -217,7 +218,7 @@ func (s *Scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 var nominated = regexp.MustCompile(`schedule on.*\bnode(?:/|: )([\w.-]+)`)
 
 // arrived reports whether an event nominates a node that has been ready for so long that its GPUs should be advertised
-// by now: the pod is waiting for the node in vain.
+// by now: the pod is waiting for this node in vain.
 func (s *Scheduler) arrived(e *corev1.Event) bool {
 	m := nominated.FindStringSubmatch(e.Message)
 	if m == nil {
@@ -310,9 +311,9 @@ func (s *Scheduler) scales(pod *corev1.Pod) (finding.Evidence, bool) {
 	return finding.Evidence{}, false
 }
 
-// judge determines why a pod is unschedulable. Each step filters the nodes; the first step after which no node is left
-// is the reason.
-func (s *Scheduler) judge(pod *corev1.Pod, message string) verdict {
+// evaluate determines why a pod is unschedulable. Each step filters the nodes; the first step after which no node is
+// left is the reason.
+func (s *Scheduler) evaluate(pod *corev1.Pod, message string) verdict {
 	switch {
 	case aboutClaims(message):
 		return verdict{}
@@ -363,18 +364,17 @@ func (s *Scheduler) judge(pod *corev1.Pod, message string) verdict {
 }
 
 // claiming returns the verdict on a pod that requests GPUs only with claims. The DRA layer checks the devices; all
-// other reasons come from the scheduler's message.
+// other reasons are from the scheduler's message.
 func (s *Scheduler) claiming(message string) verdict {
 	if message == "" {
 		return verdict{}
 	}
 	return verdict{
 		Id: "sched.unschedulable", Severity: finding.Error, Confidence: finding.Likely,
-		Title: "the scheduler cannot place a pod with a claim for GPUs, for a reason other than the claim",
+		Title: "the scheduler cannot schedule a pod with a claim for GPUs, for a reason other than the claim",
 		Nodes: s.names(s.nodes),
 		Fix: finding.Fix{
-			Text: "See the scheduler's message, and check the pod's other requests, its selectors, and the taints of " +
-				"the nodes.",
+			Text: "Check the scheduler's message, the pod's other requests and its selectors, and the nodes' taints.",
 		},
 	}
 }
@@ -411,8 +411,8 @@ func aboutClaims(message string) bool {
 const manyNodes = 256
 
 // names returns the names of up to manyNodes nodes. If there are more, unavailable nodes and nodes that advertise too
-// few GPUs come first, because the causes are on these nodes. The slice is clipped, so findings that share it may
-// append to it.
+// few GPUs come first, because these nodes are the causes. The slice is clipped, so findings that share it may append
+// to it.
 func (s *Scheduler) names(nodes []*facts.Node) []string {
 	if len(nodes) > manyNodes {
 		poor := Keep(nodes, s.poor)
@@ -426,7 +426,7 @@ func (s *Scheduler) names(nodes []*facts.Node) []string {
 	return slices.Clip(all)
 }
 
-// poor reports whether a node is unavailable or advertises too few GPUs. It caches the result per node.
+// poor reports whether a node is unavailable or advertises too few GPUs. It caches the result for each node.
 func (s *Scheduler) poor(n *facts.Node) bool {
 	is, known := s.known[n]
 	if !known {
@@ -464,8 +464,8 @@ func QuoteAllocatable(nodes []*facts.Node) []finding.Evidence {
 }
 
 // Awaited returns the nodes that could run pending pods if the nodes advertised all their GPUs. It skips pods that are
-// held back on purpose or that are waiting for GPUs in use by other pods. more contains the IDs of additional reasons
-// to include.
+// held back on purpose or are waiting for GPUs that other pods use. more contains the IDs of additional reasons to
+// include.
 func Awaited(f *facts.Facts, more ...string) map[string]bool {
 	all := map[string]bool{}
 	for _, p := range Pending(f) {

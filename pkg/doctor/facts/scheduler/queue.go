@@ -17,11 +17,11 @@ var queues = []struct{ key, group string }{
 	{"scheduling.volcano.sh/queue-name", "scheduling.volcano.sh"}, {"yunikorn.apache.org/queue", ""},
 }
 
-// tellQueue describes a pod that its scheduler does not schedule, if the scheduler's message does not name a problem
-// with the nodes.
-func (s *Scheduler) tellQueue(pod *corev1.Pod, v *verdict) {
+// describeQueue describes a pod that is not being scheduled, if the scheduler's message does not name a problem with
+// the nodes.
+func (s *Scheduler) describeQueue(pod *corev1.Pod, v *verdict) {
 	v.Fix = finding.Fix{
-		Text: "The message has no reason. See the log of the scheduler for this pod.",
+		Text: "The message contains no reason. Check the scheduler's log for this pod.",
 		Commands: []string{shell.Command("kubectl get pods -A | grep -i %s",
 			cmp.Or(pod.Spec.SchedulerName, "scheduler"))},
 	}
@@ -30,12 +30,12 @@ func (s *Scheduler) tellQueue(pod *corev1.Pod, v *verdict) {
 		if name == "" {
 			continue
 		}
-		v.Title = "GPUs are free, but the scheduler leaves the pod out and gives no reason: see its queue " + name
+		v.Title = "GPUs are free, but the scheduler skips the pod without a reason: check its queue " + name
 		v.Evidence = append(v.Evidence, finding.FieldEvidence(facts.PodObject(pod), ".metadata", "%s=%s", q.key, name))
 		v.Evidence = append(v.Evidence, s.F.QueueProblem(q.group, name, nil)...)
 		v.Evidence = append(v.Evidence, s.F.OtherNodePool(pod, name)...)
-		v.Fix.Text = "See whether the queue exists, is open, has no queues below it, and has a quota or limit that allows " +
-			"the GPUs. See the log of the scheduler for this pod."
+		v.Fix.Text = "Check whether the queue exists, is open, has no child queues, and has a quota or limit that " +
+			"allows the GPUs. Check the scheduler's log for this pod."
 		return
 	}
 }
@@ -59,9 +59,10 @@ func (s *Scheduler) pinned(pod *corev1.Pod, want map[corev1.ResourceName]int64, 
 			finding.FieldEvidence(facts.PodObject(pod), ".spec.nodeSelector", "%s=%s", corev1.LabelHostname, node),
 		}, v.Evidence...)
 		v.Fix = finding.Fix{
-			Text: "Kueue's topology-aware scheduling chose the node before other pods took its GPUs, and does not choose " +
-				"again by itself. Set spec.active of the pod's Workload to false and then to true, so that Kueue assigns " +
-				"nodes anew: this evicts all pods of the workload. If it happens again, update Kueue (kueue#14570).",
+			Text: "Kueue's topology-aware scheduling chose the node before other pods took its GPUs, and does not " +
+				"choose another node by itself. Set spec.active of the pod's Workload to false and then to true, so " +
+				"that Kueue reassigns the nodes: this evicts all pods in the workload. If this happens again, update " +
+				"Kueue (kueue#14570).",
 			Commands: []string{shell.Command("kubectl -n %s get workloads.kueue.x-k8s.io -o wide", pod.Namespace)},
 		}
 		return

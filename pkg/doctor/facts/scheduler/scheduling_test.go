@@ -9,7 +9,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 )
 
-// Required affinity: terms are alternatives, their requirements hold together, and an empty term matches nothing.
+// TestSelects covers required affinity: the terms are alternatives, all requirements in a term must match, and an empty
+// term matches nothing.
 func TestSelects(t *testing.T) {
 	t.Parallel()
 	n := &facts.Node{
@@ -60,7 +61,7 @@ func TestSelects(t *testing.T) {
 	}
 }
 
-// Whatever stands in a message of the scheduler, it is read without a fault.
+// FuzzInsufficientInMessage verifies that any scheduler message can be parsed.
 func FuzzInsufficientInMessage(f *testing.F) {
 	f.Add("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.")
 	f.Fuzz(func(_ *testing.T, text string) { insufficientInMessage(text) })

@@ -17,7 +17,7 @@ import (
 
 // closed returns the verdict if the nodes with enough GPUs exclude the pod because of their taints or state.
 func (s *Scheduler) closed(pod *corev1.Pod, big []*facts.Node) verdict {
-	// A node that is excluded only because of its state could run the pod after it recovers.
+	// A node that is excluded only because of its state could run the pod after the node recovers.
 	tainted := Keep(big, func(n *facts.Node) bool { return Foreign(pod, n) })
 	sick := Keep(big, func(n *facts.Node) bool { return !Foreign(pod, n) })
 	v := verdict{Severity: finding.Error, Confidence: finding.Certain}
@@ -28,7 +28,7 @@ func (s *Scheduler) closed(pod *corev1.Pod, big []*facts.Node) verdict {
 			v.Evidence = append(v.Evidence, quoteState(pod, n))
 		}
 		v.Fix = finding.Fix{
-			Text:     "Make the nodes ready, and uncordon those that are not under maintenance.",
+			Text:     "Make the nodes ready, and uncordon nodes that are not under maintenance.",
 			Commands: []string{shell.Command("kubectl describe node %s", sick[0].Name)},
 		}
 		return v
@@ -40,23 +40,26 @@ func (s *Scheduler) closed(pod *corev1.Pod, big []*facts.Node) verdict {
 		})
 	}
 	taints := foreignTaints(pod, tainted[0])
-	v.Title = "the pod does not tolerate the taint " + facts.TaintsText(taints) + " of the GPU nodes"
+	v.Title = "the pod does not tolerate the taint " + facts.TaintsText(taints) + " on the GPU nodes"
 	v.Fix = finding.Fix{
 		Text: "Add a toleration for each taint to the pod's template." + purpose(taints),
 	}
 	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "ClusterPolicy" {
-		v.Fix.Text = "The GPU operator creates this pod. Set the toleration in its ClusterPolicy (daemonsets.tolerations). If " +
-			"the ClusterPolicy already has it, this release of the operator does not pass it on to this pod: upgrade the " +
-			"operator. Until then, add the toleration to the pod itself."
+		v.Fix.Text = "The GPU operator creates this pod. Set the toleration in the ClusterPolicy " +
+			"(daemonsets.tolerations). If the ClusterPolicy already contains the toleration, this release of the " +
+			"operator does not apply it to this pod: upgrade the operator. Until then, add the toleration to the pod " +
+			"itself."
 		v.Fix.Commands = []string{shell.Command("kubectl get clusterpolicy %s -o yaml", owner.Name)}
 	}
 	if kind, _ := facts.GeneratedBy(pod); kind != "" {
-		v.Fix.Text = "An operator generates the pod from a resource of the kind " + kind + ". Add a toleration for each taint " +
-			"there. If the values of its Helm chart already have it, the chart does not pass it on: then upgrade the chart " +
-			"as well. If the pod belongs to a Job, delete the Job, so that the operator creates it again." + purpose(taints)
+		v.Fix.Text = "An operator generates the pod from a " + kind + " resource. Add a toleration for each taint to " +
+			"that resource. If the operator's Helm values already contain the tolerations, the chart ignores them: " +
+			"upgrade the chart. If the pod belongs to a Job, delete the Job, so that the operator recreates " +
+			"it." + purpose(taints)
 	} else if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "Job" {
-		v.Fix.Text = "Add a toleration for each taint to the manifest of the job, and create it again, because the template " +
-			"of a Job cannot be changed. The command lets this pod in until then." + purpose(taints)
+		v.Fix.Text = "Add a toleration for each taint to the job's manifest, and recreate the job, because the " +
+			"template of a Job cannot be changed. Until then, the command allows this pod on the " +
+			"nodes." + purpose(taints)
 	}
 	v.Fix.Commands = append(v.Fix.Commands, tolerate(pod, taints...)...)
 	return v
@@ -67,7 +70,7 @@ func purpose(taints []corev1.Taint) string {
 	for _, t := range taints {
 		switch key := strings.ToLower(t.Key + "=" + t.Value); {
 		case words.ContainsAny(key, []string{"spot", "interrupt", "preempt"}):
-			return " The taint marks nodes that can be taken away at any time."
+			return " The taint marks nodes that the cloud can reclaim at any time."
 		case words.ContainsAny(key, []string{"gpu", "nvidia", "accelerator"}):
 			return " The taint keeps pods without GPUs off the nodes."
 		}
@@ -76,7 +79,7 @@ func purpose(taints []corev1.Taint) string {
 }
 
 // tolerate returns the commands that add tolerations for taints to the template of the pod's owner, or to the pod
-// itself if it has no such owner. The API allows tolerations to be added to an existing pod.
+// itself if it has no owner with a mutable template. The API allows adding tolerations to an existing pod.
 func tolerate(pod *corev1.Pod, taints ...corev1.Taint) []string {
 	var more []corev1.Toleration
 	for _, t := range taints {
@@ -86,7 +89,7 @@ func tolerate(pod *corev1.Pod, taints ...corev1.Taint) []string {
 		}
 		more = append(more, one)
 	}
-	// The patch replaces the whole list, so it includes the pod's existing tolerations, except the default ones.
+	// The patch replaces the entire list, so it includes the pod's existing tolerations, except the default ones.
 	all := append(slices.DeleteFunc(slices.Clone(pod.Spec.Tolerations), func(t corev1.Toleration) bool {
 		return t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable
 	}), more...)
@@ -119,7 +122,7 @@ func tolerate(pod *corev1.Pod, taints ...corev1.Taint) []string {
 	}
 }
 
-// toleratePod returns the command that adds tolerations to a pod itself.
+// toleratePod returns the command that adds tolerations to the pod itself.
 func toleratePod(pod *corev1.Pod, more []corev1.Toleration) []string {
 	operations := []any{map[string]any{"op": "add", "path": "/spec/tolerations", "value": more}}
 	if len(pod.Spec.Tolerations) > 0 {
@@ -141,8 +144,7 @@ func toleratePod(pod *corev1.Pod, more []corev1.Toleration) []string {
 // state.
 func Foreign(pod *corev1.Pod, n *facts.Node) bool { return len(foreignTaints(pod, n)) > 0 }
 
-// foreignTaints returns those of a node's taints that the pod does not tolerate and that do not represent the node's
-// state.
+// foreignTaints returns the node's taints that the pod does not tolerate and that do not represent the node's state.
 func foreignTaints(pod *corev1.Pod, n *facts.Node) (all []corev1.Taint) {
 	for _, t := range n.Spec.Taints {
 		if ofNodeState(&t) {
@@ -157,7 +159,7 @@ func foreignTaints(pod *corev1.Pod, n *facts.Node) (all []corev1.Taint) {
 	return all
 }
 
-// quoteState returns the state that keeps pods off a node as evidence.
+// quoteState returns as evidence the state that keeps pods off a node.
 func quoteState(pod *corev1.Pod, n *facts.Node) finding.Evidence {
 	if ready := n.Ready(); ready.Status != corev1.ConditionTrue && ready.Status != "" {
 		return finding.Evidence{

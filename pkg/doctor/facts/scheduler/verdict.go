@@ -31,7 +31,7 @@ func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 		v.Nodes, v.Evidence = s.names(blank), QuoteAllocatable(blank)
 		v.Title = "no GPU node that the pod may run on advertises nvidia.com/gpu"
 	case len(other) > 0 && s.served(name):
-		return verdict{} // its plugin is not running or finds no device; reported by other checks
+		return verdict{} // its plugin is not running or finds no device; other checks report this
 	case len(other) > 0:
 		return s.wrongName(pod, name, other)
 	case !facts.IsGPUResource(name):
@@ -40,18 +40,18 @@ func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 		v.Evidence = append([]finding.Evidence{facts.QuoteDemand(pod, want)}, v.Evidence...)
 		return v
 	case len(among) == 0:
-		v.Title = "the pod requests NVIDIA GPUs, but no node of the cluster is known to have one"
+		v.Title = "the pod requests NVIDIA GPUs, but no node in the cluster is known to have one"
 		v.Evidence = []finding.Evidence{facts.QuoteDemand(pod, want)}
 		if e, scales := s.scales(pod); scales {
 			v.Severity, v.Confidence, v.Evidence = finding.Warning, finding.Possible, append(v.Evidence, e)
-			v.Title = "the pod requests NVIDIA GPUs and waits for a node that an autoscaler may add"
+			v.Title = "the pod requests NVIDIA GPUs and is waiting for a node that an autoscaler may add"
 			if failed := s.failedScaleUp(pod); failed != nil {
 				v.Severity, v.Confidence = finding.Error, finding.Likely
 				v.Evidence = []finding.Evidence{facts.Quote(failed)}
 				v.Title = "the autoscaler could not add a node for the pod"
 			}
 		} else if e := s.noScaleUp(pod); e != nil {
-			v.Title += ", and the autoscaler adds none"
+			v.Title += ", and the autoscaler is not adding one"
 			v.Evidence = append(v.Evidence, facts.Quote(e))
 			for _, name := range insufficientInMessage(e.Message) {
 				if core := corev1.ResourceName(name); isCore(core) && facts.Demand(pod)[core] > 0 {
@@ -61,10 +61,10 @@ func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 				}
 			}
 			v.Fix = finding.Fix{
-				Text: "The autoscaler's message counts the groups of nodes by the reason for which a new node would not " +
-					"help. Compare the group with these GPUs with what the pod selects, tolerates and requests. If nodes " +
-					"with GPUs exist already, repair what should report them: the driver, the device plugin, or node " +
-					"feature discovery.",
+				Text: "The autoscaler's message counts the node groups by the reason why a new node would not help. " +
+					"Compare the node group that has these GPUs with the pod's selectors, tolerations and requests. " +
+					"If GPU nodes already exist, repair the component that should report the GPUs: the driver, the " +
+					"device plugin, or node feature discovery.",
 				Commands: []string{
 					shell.Command("kubectl -n %s describe pod %s", pod.Namespace, pod.Name),
 					"kubectl get nodes -L nvidia.com/gpu.present,node.kubernetes.io/instance-type",
@@ -78,9 +78,10 @@ func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 				Source: "DaemonSets and pods of all namespaces", Text: "(no device plugin, GPU operator or DRA driver)",
 			})
 			v.Fix = finding.Fix{
-				Text: "Look with nvidia-smi on the nodes that should have GPUs. If the driver works, install NVIDIA's device plugin " +
-					"(with the RuntimeClass nvidia where NVIDIA's runtime is not the default, as on k3s); otherwise, install the " +
-					"GPU operator, which also installs driver and toolkit. If no node has a GPU, add one.",
+				Text: "Run nvidia-smi on the nodes that should have GPUs. If the driver works, install NVIDIA's " +
+					"device plugin (with the RuntimeClass nvidia if NVIDIA's runtime is not the default, as on k3s); " +
+					"otherwise, install the GPU operator, which also installs the driver and the toolkit. If no node " +
+					"has a GPU, add a GPU node.",
 				Commands: []string{
 					"kubectl get nodes -L nvidia.com/gpu.present,node.kubernetes.io/instance-type", "kubectl get runtimeclass",
 				},
@@ -88,8 +89,8 @@ func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 			return v
 		}
 		v.Fix = finding.Fix{
-			Text: "If the cluster has GPU nodes, repair what should report their GPUs: the driver and the device " +
-				"plugin, or node feature discovery. Otherwise, add a GPU node.",
+			Text: "If the cluster has GPU nodes, repair the component that should report their GPUs: the driver, the " +
+				"device plugin, or node feature discovery. Otherwise, add a GPU node.",
 			Commands: []string{
 				"kubectl get nodes -L nvidia.com/gpu.present,feature.node.kubernetes.io/pci-10de.present",
 			},
@@ -111,7 +112,7 @@ func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 
 // shutOut reports whether the pod may run on nodes with a taint that the device plugin does not tolerate, and completes
 // the verdict. No plugin reports GPUs on such nodes, but the pod's toleration for the taint shows that the pod is meant
-// for them.
+// to run there.
 func (s *Scheduler) shutOut(pod *corev1.Pod, v *verdict) bool {
 	for i := range s.F.DaemonSets {
 		d := &s.F.DaemonSets[i]
@@ -126,10 +127,10 @@ func (s *Scheduler) shutOut(pod *corev1.Pod, v *verdict) bool {
 			}
 			// The cause and the fix come from a signature.
 			v.Confidence, v.Nodes = finding.Likely, []string{n.Name}
-			v.Title = "the device plugin does not run on the node that the pod selects"
+			v.Title = "the device plugin is not running on the node that the pod selects"
 			v.Evidence = []finding.Evidence{{
 				Source: "taints of " + n.Object().String() + " (" + n.Labels[corev1.LabelInstanceTypeStable] +
-					"), and tolerations of the device plugin",
+					"), and the device plugin's tolerations",
 				Text: "conflict: taint " + facts.TaintsText(taints) + " of " + n.Name +
 					", not tolerated by DaemonSet " + d.Namespace + "/" + d.Name,
 			}}
@@ -171,8 +172,8 @@ func (s *Scheduler) wrongName(pod *corev1.Pod, name corev1.ResourceName, other [
 	}
 	switch {
 	case strings.HasPrefix(string(name), "nvidia.com/mig-"):
-		v.Fix.Text += "; or partition the GPUs accordingly (MIG manager: label nvidia.com/mig.config), and let the " +
-			"device plugin use the strategy mixed"
+		v.Fix.Text += ", or partition the GPUs accordingly (MIG manager: label nvidia.com/mig.config) and use the " +
+			"device plugin's strategy mixed"
 	case name == "nvidia.com/gpu.shared":
 		v.Fix.Text += "; nvidia.com/gpu.shared exists only with time-slicing and renameByDefault: true under " +
 			"sharing.timeSlicing"
@@ -182,11 +183,12 @@ func (s *Scheduler) wrongName(pod *corev1.Pod, name corev1.ResourceName, other [
 	if vendor, _, _ := strings.Cut(string(name), "/"); !slices.ContainsFunc(list, func(r string) bool {
 		return strings.HasPrefix(r, vendor+"/")
 	}) {
-		v.Title = fmt.Sprintf("no node advertises %s: all GPUs that nodes advertise are another vendor's", name)
+		v.Title = fmt.Sprintf("no node advertises %s: all advertised GPUs are from another vendor", name)
 		v.Fix = finding.Fix{
-			Text: fmt.Sprintf("If nodes have GPUs of %s, find out why nothing advertises them: feature discovery, "+
-				"driver and device plugin. Only if the image also has the libraries of the other vendor, request "+
-				"%s instead of %s.", vendor, strings.Join(list[:min(len(list), 6)], ", "), name),
+			Text: fmt.Sprintf("If nodes have GPUs from %s, find out why they are not advertised: check feature "+
+				"discovery, the driver and the device plugin. If the image also contains the other vendor's "+
+				"libraries, you can request %s instead of "+
+				"%s.", vendor, strings.Join(list[:min(len(list), 6)], ", "), name),
 			Commands: []string{"kubectl get nodes --show-labels", "kubectl get daemonsets -A"},
 		}
 		return v
@@ -223,7 +225,7 @@ func (s *Scheduler) tooBig(pod *corev1.Pod, want map[corev1.ResourceName]int64, 
 	}
 	if lost := Keep(among, func(n *facts.Node) bool { return covers(want, n.Capacity) }); len(lost) > 0 {
 		v.Id, v.Nodes = "sched.insufficient-gpu", s.names(lost)
-		v.Title = "a node has as many GPUs as the pod requests, but fewer of them are healthy"
+		v.Title = "a node has as many GPUs as the pod requests, but not all of them are healthy"
 		n := lost[0]
 		for _, name := range slices.Sorted(maps.Keys(want)) {
 			v.Evidence = append(v.Evidence, finding.Evidence{
@@ -233,8 +235,8 @@ func (s *Scheduler) tooBig(pod *corev1.Pod, want map[corev1.ResourceName]int64, 
 			})
 		}
 		v.Fix = finding.Fix{
-			Text: "Repair the GPUs that the device plugin marked unhealthy, then restart its pod on the node; " +
-				"until then, request fewer.",
+			Text: "Repair the GPUs that the device plugin marked unhealthy, then restart the device plugin pod on " +
+				"the node; until then, request fewer GPUs.",
 			Commands: []string{
 				shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name),
 			},
@@ -248,16 +250,16 @@ func (s *Scheduler) tooBig(pod *corev1.Pod, want map[corev1.ResourceName]int64, 
 		most = max(most, n.Allocatable(first))
 	}
 	v.Fix = finding.Fix{
-		Text: fmt.Sprintf("Request at most %d of %s per pod, spread the work over several pods (MPIJob, PyTorchJob, "+
-			"JobSet, LeaderWorkerSet), or add bigger nodes.",
+		Text: fmt.Sprintf("Request at most %d of %s per pod, spread the work across several pods (MPIJob, "+
+			"PyTorchJob, JobSet, LeaderWorkerSet), or add bigger nodes.",
 			most, first),
 		Commands: facts.EditCommands(pod),
 	}
 	return v
 }
 
-// tooMuchElse returns the verdict if every node with the GPUs is too small for another of the pod's requests, even if
-// the node were empty.
+// tooMuchElse returns the verdict if every node with the GPUs is too small, even when empty, for another of the pod's
+// requests.
 func (s *Scheduler) tooMuchElse(pod *corev1.Pod, big []*facts.Node) (verdict, bool) {
 	need := facts.Demand(pod)
 	for _, name := range slices.Sorted(maps.Keys(need)) {
@@ -272,7 +274,7 @@ func (s *Scheduler) tooMuchElse(pod *corev1.Pod, big []*facts.Node) (verdict, bo
 			Title: fmt.Sprintf("the pod requests more %s than any node with the GPUs has", name),
 			Fix: finding.Fix{
 				Text: fmt.Sprintf(
-					"Request less %s, or add nodes that have more of it: waiting or freeing GPUs does not help.",
+					"Request less %s, or add nodes with more of it: waiting or freeing GPUs does not help.",
 					name,
 				),
 				Commands: facts.EditCommands(pod),
@@ -333,15 +335,15 @@ func (s *Scheduler) full(
 		}
 	}
 	v.Fix = finding.Fix{
-		Text: "See which pods hold the GPUs, and since when. Wait if they end; delete one only if it is not needed. " +
-			"Otherwise, add nodes.",
+		Text: "Find out which pods hold the GPUs, and since when. If the pods will finish, wait; delete a pod only " +
+			"if it is not needed. Otherwise, add nodes.",
 	}
 	if len(s.nodes) > 0 && s.nodes[0].Distribution == facts.EKS && !facts.Autoscaled(s.F) {
 		// Other clouds run their autoscalers outside the cluster.
-		v.Title += ", and nothing adds nodes: no cluster-autoscaler or Karpenter is seen"
+		v.Title += ", and no cluster-autoscaler or Karpenter was found that would add nodes"
 		v.Fix.Text = "Raise the desired size of the node group, or install cluster-autoscaler (with the group's " +
-			"tags) or Karpenter: a maximum size alone adds no node. Otherwise, wait, or delete pods that are not " +
-			"needed."
+			"tags) or Karpenter: a maximum size alone does not add nodes. Otherwise, wait, or delete pods that are " +
+			"not needed."
 	}
 	if want[short[0]] > 1 && free >= want[short[0]] {
 		v.Id = "sched.fragmented"
@@ -349,17 +351,18 @@ func (s *Scheduler) full(
 		for _, n := range open {
 			if left := s.Free(n, short[0]); left > 0 && len(v.Evidence) < words.Few {
 				v.Evidence = append(v.Evidence, finding.Evidence{
-					Source: n.Object().String() + " .status.allocatable less the requests of its pods",
+					Source: n.Object().String() + " .status.allocatable minus the requests of its pods",
 					Text:   fmt.Sprintf("%s: %d of %d free", short[0], left, n.Allocatable(short[0])),
 				})
 			}
 		}
-		v.Fix.Text = "Pack small pods onto fewer nodes (scoring strategy MostAllocated for " + string(short[0]) +
+		v.Fix.Text = "Pack small pods onto fewer nodes (use the scoring strategy MostAllocated " +
+			"for " + string(short[0]) +
 			"), move the pods below to one node, or split the work over several pods."
 	}
 	if n := s.unlabeled(pod, want, selected[0]); n != nil {
 		v.Id, v.Severity, v.Nodes = "sched.node-selector", finding.Error, []string{n.Name}
-		v.Title = "free GPUs are on a node without the labels of GPU feature discovery that the pod selects"
+		v.Title = "a node has free GPUs, but lacks the GPU feature discovery labels that the pod selects"
 		v.Evidence = []finding.Evidence{
 			{
 				Source: facts.PodObject(pod).String() + " .spec.nodeSelector and .spec.affinity.nodeAffinity",
@@ -367,7 +370,7 @@ func (s *Scheduler) full(
 			},
 			finding.FieldEvidence(n.Object(), ".metadata.labels", "no nvidia.com/gpu.product"),
 		}
-		v.Fix.Text = "Make GPU feature discovery label the node: see its pod there, and its log."
+		v.Fix.Text = "Make GPU feature discovery label the node: check its pod on the node, and the pod's log."
 		v.Fix.Commands = []string{
 			shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name),
 		}
@@ -378,7 +381,7 @@ func (s *Scheduler) full(
 		s.services(&v, open, holders, short[0], want)
 	}
 	if v.Title == inUseTitle && most > 0 {
-		v.Title = fmt.Sprintf("the pod requests %d of %s, and no node that it could use has more than %d of them free",
+		v.Title = fmt.Sprintf("the pod requests %d of %s, but no node that it could use has more than %d free",
 			want[short[0]], short[0], most)
 	}
 	for _, h := range holders[:min(len(holders), words.Few)] {
@@ -411,7 +414,8 @@ func (s *Scheduler) full(
 	s.pinned(pod, want, &v)
 	if spare > 0 {
 		v.Title += ", and other nodes with free GPUs have a taint that the pod does not tolerate"
-		v.Fix.Text += " Or let the pod tolerate the taint of the nodes with free GPUs, if it may run there."
+		v.Fix.Text += " Alternatively, add a toleration for the taint on the nodes with free GPUs, if the pod may " +
+			"run there."
 	}
 	return v
 }
@@ -441,10 +445,10 @@ func (s *Scheduler) services(
 	}
 	v.Title = fmt.Sprintf("services hold %d of the %d %s that the pod could use, and it requests %d more",
 		held, all, name, want[name])
-	v.Fix.Text = "See which pods hold them. They are services, which do not end, so waiting does not help, and a deleted pod " +
-		"comes back. Scale down or delete the Deployments of those that nobody needs anymore. Let some of the programs do " +
-		"without a GPU or request fewer, if they can (a request of 0 in the values of " +
-		"the chart), share the GPUs if their memory suffices for all (time-slicing, MPS, MIG), or add GPUs."
+	v.Fix.Text = "Find out which pods hold the GPUs. They are services, which do not terminate, so waiting does not " +
+		"help, and deleted pods are recreated. Scale down or delete the Deployments that are no longer needed. If " +
+		"possible, run some of the programs without a GPU or with fewer GPUs (a request of 0 in the chart's values), " +
+		"share the GPUs if they have enough memory (time-slicing, MPS, MIG), or add GPUs."
 }
 
 func keepPods(pods []*corev1.Pod) []*corev1.Pod {

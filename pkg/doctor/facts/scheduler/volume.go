@@ -13,8 +13,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// VolumeElsewhere reports whether the scheduler's message states that nodes, for example those in other zones, cannot
-// attach a volume of the pod. Newer releases use the second wording.
+// VolumeElsewhere reports whether the scheduler's message states that nodes, for example in other zones, cannot attach
+// a volume of the pod. Newer releases use the second wording.
 func VolumeElsewhere(message string) bool {
 	return strings.Contains(message, "volume node affinity conflict") ||
 		strings.Contains(message, "PersistentVolume's node affinity")
@@ -29,7 +29,7 @@ func Unbound(message string) bool {
 func (s *Scheduler) volume(pod *corev1.Pod, message string, roomy []*facts.Node) verdict {
 	v := verdict{
 		Id: "sched.volume", Severity: finding.Error, Confidence: finding.Certain,
-		Title: "a volume of the pod prevents it from being scheduled",
+		Title: "a volume prevents the pod from being scheduled",
 	}
 	if message == "" {
 		v.Confidence = finding.Possible
@@ -49,7 +49,8 @@ func (s *Scheduler) volume(pod *corev1.Pod, message string, roomy []*facts.Node)
 		"Bind the claim: its storage class must exist and have a provisioner, and an existing volume must be " +
 			"accessible from a GPU node's zone."
 	if VolumeElsewhere(message) {
-		v.Fix.Text = "The claim is bound. Compare the node affinity of its volume with the labels of the nodes that have room."
+		v.Fix.Text = "The claim is bound. Compare the node affinity of its volume with the labels of the nodes that " +
+			"have room for the pod."
 		for _, claim := range claims {
 			if nowhere := s.nowhere(pod.Namespace, claim); len(nowhere) > 0 {
 				v.Evidence = append(v.Evidence, nowhere...)
@@ -89,9 +90,8 @@ func (s *Scheduler) nowhere(namespace, claim string) (all []finding.Evidence) {
 	return append(all, s.keptHelper(nil, name)...)
 }
 
-// keptHelper returns evidence that a pod that should create a volume does not tolerate its node's taint. It identifies
-// the pod by one of the names, in the pod's own name or in its command. If helper is not nil, keptHelper sets it to the
-// pod.
+// keptHelper returns evidence that a pod that should create a volume does not tolerate its node's taint. It looks for
+// one of the names in the pod's own name or in its command. If helper is not nil, keptHelper sets it to the pod.
 func (s *Scheduler) keptHelper(helper **corev1.Pod, names ...string) []finding.Evidence {
 	for i := range s.F.Snapshot.Pods {
 		pod := &s.F.Snapshot.Pods[i]
@@ -105,7 +105,7 @@ func (s *Scheduler) keptHelper(helper **corev1.Pod, names ...string) []finding.E
 				}
 				return []finding.Evidence{finding.FieldEvidence(facts.PodObject(pod),
 					".spec.tolerations, and taints of nodes",
-					"conflict: Pod %s/%s, which makes the volume, does not tolerate %s of %s", pod.Namespace,
+					"conflict: Pod %s/%s, which creates the volume, does not tolerate %s of %s", pod.Namespace,
 					pod.Name, facts.TaintText(t), n.Object())}
 			}
 		}
