@@ -385,6 +385,21 @@ func checkProbes(f *facts.Facts, r *engine.Result) {
 					shell.Command("kubectl -n %s logs %s --all-containers --tail=50", pod.Namespace, pod.Name),
 				},
 			}
+		case unhealthy.Text != "":
+			_, last := f.Silent(pod)
+			if last.Text == "" {
+				continue
+			}
+			issue.Title = "the pod is not ready, and its program has logged nothing for " +
+				words.AgeText(f.Now.Sub(last.Time))
+			issue.Severity, issue.Confidence = finding.Warning, finding.Possible
+			issue.Evidence = []finding.Evidence{last}
+			issue.Fix = finding.Fix{
+				Text: "The startup probe still waits. Find out what the program waits for: a download (does the " +
+					"directory of the model grow?), a slow volume, other ranks that do not connect, or a compilation " +
+					"(does it use the CPU?).",
+				Commands: []string{shell.Command("kubectl -n %s top pod %s", pod.Namespace, pod.Name)},
+			}
 		default:
 			continue
 		}
