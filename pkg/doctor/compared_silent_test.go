@@ -12,23 +12,28 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
-// TestSilentDownload protects that a program that starts and has been silent for long is found, and that a download
-// through Xet explains it.
+// TestSilentDownload protects that a program that starts and has been silent for long is found, and that its
+// last line and a download through Xet explain it.
 func TestSilentDownload(t *testing.T) {
 	t.Parallel()
-	hub := []string{"--model", "org/model"}
+	const loading, xet = "INFO %s [runner.py:1] Starting to load model m...", "hf-xet-download-stands-still"
+	const nccl = loading + "\nINFO %s [pynccl.py:1] vLLM is using nccl==2.20.5"
+	hub, direct := []string{"--model", "org/model"}, []corev1.EnvVar{{Name: "HF_HUB_DISABLE_XET", Value: "1"}}
 	for name, c := range map[string]struct {
-		ago        time.Duration
-		args       []string
-		env        []corev1.EnvVar
-		found, xet bool
+		ago   time.Duration
+		args  []string
+		env   []corev1.EnvVar
+		log   string
+		found bool
+		want  string
 	}{
-		"from the hub":     {35 * time.Minute, hub, nil, true, true},
-		"served":           {35 * time.Minute, []string{"serve", "org/model"}, nil, true, true},
-		"without Xet":      {35 * time.Minute, hub, []corev1.EnvVar{{Name: "HF_HUB_DISABLE_XET", Value: "1"}}, true, false},
-		"from a directory": {35 * time.Minute, []string{"--model", "/data/model"}, nil, true, false},
-		"recent":           {20 * time.Minute, hub, nil, false, false},
-		"another zone":     {8 * time.Hour, hub, nil, false, false},
+		"from the hub":     {35 * time.Minute, hub, nil, loading, true, xet},
+		"served":           {35 * time.Minute, []string{"serve", "org/model"}, nil, loading, true, xet},
+		"without Xet":      {35 * time.Minute, hub, direct, loading, true, ""},
+		"from a directory": {35 * time.Minute, []string{"--model", "/data/model"}, nil, loading, true, ""},
+		"NCCL":             {35 * time.Minute, hub, nil, nccl, true, "vllm-hangs-at-nccl"},
+		"recent":           {20 * time.Minute, hub, nil, loading, false, ""},
+		"another zone":     {8 * time.Hour, hub, nil, loading, false, ""},
 	} {
 		b := newBench().node("n", 1).pod("p", "n", 1, func(p *corev1.Pod) {
 			m := &p.Spec.Containers[0]
@@ -40,11 +45,11 @@ func TestSilentDownload(t *testing.T) {
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{s}
 		})
 		b.event("Pod", "p", "Unhealthy", "Startup probe failed: connection refused")
-		b.log("p", "INFO "+benchAgo(c.ago).Format("01-02 15:04:05")+" [runner.py:1] Starting to load model m...")
+		b.log("p", strings.ReplaceAll(c.log, "%s", benchAgo(c.ago).Format("01-02 15:04:05")))
 		_, all := b.tell(t)
 		if slices.ContainsFunc(all, func(f finding.Finding) bool { return f.ID == "wl.probe-failing" }) != c.found ||
-			signed(all, "hf-xet-download-stands-still") != c.xet {
-			t.Errorf("%s: want %t, by Xet %t: %+v", name, c.found, c.xet, all)
+			signed(all, xet) != (c.want == xet) || c.want != "" && !signed(all, c.want) {
+			t.Errorf("%s: want %t, %q: %+v", name, c.found, c.want, all)
 		}
 	}
 }

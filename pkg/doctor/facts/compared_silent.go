@@ -17,7 +17,7 @@ const silentFor = 30 * time.Minute
 
 // Silent returns the last line in the log of a container that runs but is not ready, if the line is old. Its time is
 // zero if there is none. The time zone of the log must be that of the cluster.
-func (f *Facts) Silent(pod *corev1.Pod) (container string, last finding.Evidence) {
+func Silent(f *Facts, pod *corev1.Pod) (container string, last finding.Evidence) {
 	for _, l := range f.LogsOf(pod) {
 		line := words.LastLine(l.Text)
 		at, stamped := timeOf(line, f.Now)
@@ -36,25 +36,28 @@ func (f *Facts) Silent(pod *corev1.Pod) (container string, last finding.Evidence
 // hubName matches the name of a model on Hugging Face.
 var hubName = regexp.MustCompile(`^[A-Za-z][\w.-]*/[\w.-]+$`)
 
-// silentDownload reports a silent container that starts with a model from Hugging Face, whose client downloads through
-// Xet.
-func (f *Facts) silentDownload(pod *corev1.Pod, _ *Node) (source, text string) {
-	name, last := f.Silent(pod)
+// silent reports a silent container, and whether it starts with a model from Hugging Face, whose client downloads
+// through Xet unless a variable forbids it.
+func (f *Facts) silent(pod *corev1.Pod, _ *Node) (source, text string) {
+	name, last := Silent(f, pod)
 	c := containerNamed(pod, name)
 	if c == nil {
 		return "", ""
 	}
+	with, direct := "", false
 	for _, named := range settingsOf(c) {
 		switch key := strings.ToLower(named[0]); {
 		case key == "hf_hub_disable_xet", strings.HasSuffix(key, "_offline"):
-			return "", ""
+			direct = true
 		case (key == "serve" || strings.Contains(key, "model")) && hubName.MatchString(named[1]):
-			source = last.Source + ", and .args and .env of container " + name
-			text = "silent: container " + name + " for " + words.AgeText(f.Now.Sub(last.Time)) + ", with " + named[1] +
-				" from Hugging Face through Xet"
+			with = ", with " + named[1] + " from Hugging Face through Xet"
 		}
 	}
-	return source, text
+	if direct {
+		with = ""
+	}
+	return last.Source + ", and .args and .env of container " + name,
+		"silent: container " + name + " for " + words.AgeText(f.Now.Sub(last.Time)) + with + ", after: " + last.Text
 }
 
 // withoutDeviceshare reports a pod that requests a share of a GPU from Volcano, if the scheduler's plugin deviceshare

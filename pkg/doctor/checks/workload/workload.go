@@ -386,7 +386,7 @@ func checkProbes(f *facts.Facts, r *engine.Result) {
 				},
 			}
 		case unhealthy.Text != "":
-			_, last := f.Silent(pod)
+			_, last := facts.Silent(f, pod)
 			if last.Text == "" {
 				continue
 			}
