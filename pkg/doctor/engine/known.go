@@ -243,7 +243,8 @@ func take(f *facts.Facts, found *finding.Finding, m signatures.Match, pods []*co
 			found.Fix.Commands = append(found.Fix.Commands, command)
 		}
 	}
-	if m.Also != nil && (m.Also.Compared || m.Also.Place == signatures.Kernel) {
+	if m.Also != nil && (m.Also.Compared || m.Also.Place == signatures.Kernel ||
+		m.Line.Place == signatures.Spec && m.Also.Place != signatures.Spec) {
 		addEvidence(found, m.Also.Evidence)
 	}
 	addEvidence(found, m.Line.Evidence)

@@ -28,7 +28,8 @@ func messageChecks() []engine.Check {
 			Reads: "statuses, events and logs of failing pods that request no NVIDIA GPU and are not NVIDIA's components; " +
 				"logs of running pods; warning events of other objects; kernel logs of nodes with other vendors' GPUs",
 			Why: "Only messages that a signature knows are reported (see doctor signatures), because a pod that " +
-				"requests no GPU may have nothing to do with GPUs. For a running GPU pod, an error in the log from " +
+				"requests no GPU may have nothing to do with GPUs. An error that a controller repeats is also reported if its " +
+				"object, such as a NIMService, has no pods. For a running GPU pod, an error in the log from " +
 				"the last hour (for a job: the last day) is also reported if it is at the end of the log or was " +
 				"repeated for ten minutes, unless later lines show that the program works.",
 			// A failing device plugin from another vendor explains the pods that need its resources.

@@ -163,7 +163,8 @@ func Checks() []engine.Check {
 		{
 			ID: "wl.probe-failing", Symptom: engine.Explained, Layer: finding.LayerWorkload,
 			Title: "a GPU pod runs, but its probes fail",
-			Needs: []engine.Need{engine.NeedAPI}, Reads: "Unhealthy and Killing events, container readiness",
+			Needs: []engine.Need{engine.NeedAPI}, Reads: "Unhealthy and Killing events, container readiness, " +
+				"the time of the last log line",
 			Why: "Loading a model takes minutes: a liveness probe that does not wait causes the container to be " +
 				"killed repeatedly. A pod that became ready is healthy.",
 			Explains: failing,
