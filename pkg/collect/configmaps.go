@@ -14,8 +14,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 )
 
-// configMaps gets the configurations of the device plugin, MIG manager, dcgm-exporter, Kueue and CoreDNS by name. It
-// does not read other ConfigMaps.
+// configMaps gets the configurations of the device plugin, MIG manager, dcgm-exporter, Kueue, Volcano and CoreDNS by
+// name. It does not read other ConfigMaps.
 func (c *collector) configMaps(ctx context.Context) {
 	names := map[[2]string]bool{{"kube-system", "coredns"}: true} // the DNS domain of the cluster
 	namespaces := map[string]bool{}
@@ -30,7 +30,8 @@ func (c *collector) configMaps(ctx context.Context) {
 		}
 	}
 	for i := range c.s.Pods {
-		if pod := &c.s.Pods[i]; strings.HasPrefix(pod.Name, "kueue-controller-manager-") {
+		if pod := &c.s.Pods[i]; strings.HasPrefix(pod.Name, "kueue-controller-manager-") ||
+			strings.HasPrefix(pod.Name, "volcano-scheduler-") {
 			for _, name := range mounted(pod.Spec) {
 				names[[2]string{pod.Namespace, name}] = true
 			}

@@ -28,7 +28,8 @@ func (r *Result) Name(f *facts.Facts) {
 	}
 	r.follow()
 	r.Findings = slices.DeleteFunc(r.Findings, func(found finding.Finding) bool {
-		return found.Signature == "" && (r.Check.Symptom == Known || found.As == signatures.Restarted)
+		return found.Signature == "" && (r.Check.Symptom == Known && found.As != signatures.Unmade ||
+			found.As == signatures.Restarted)
 	})
 }
 
@@ -84,8 +85,13 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 		}
 	case found.As == signatures.Killed, found.As == signatures.Restarted:
 		lines = slices.DeleteFunc(lines, func(line signatures.Line) bool {
-			return !ofFailure(line, found.As == signatures.Restarted)
+			return !ofFailure(line, found.As == signatures.Restarted) && line.Place != signatures.Log
 		})
+		for i := range lines { // other log lines only confirm a message
+			if !ofFailure(lines[i], found.As == signatures.Restarted) {
+				lines[i].Place = ""
+			}
+		}
 	case check.Symptom == Known && len(pods) == 0:
 		lines = nil // only the object's own event counts
 	}
@@ -237,7 +243,8 @@ func take(f *facts.Facts, found *finding.Finding, m signatures.Match, pods []*co
 			found.Fix.Commands = append(found.Fix.Commands, command)
 		}
 	}
-	if m.Also != nil && (m.Also.Compared || m.Also.Place == signatures.Kernel) {
+	if m.Also != nil && (m.Also.Compared || m.Also.Place == signatures.Kernel ||
+		m.Line.Place == signatures.Spec && m.Also.Place != signatures.Spec) {
 		addEvidence(found, m.Also.Evidence)
 	}
 	addEvidence(found, m.Line.Evidence)

@@ -73,6 +73,8 @@ import (
 //	conflict: kubelet root DIR, Pod NAMESPACE/NAME mounts PATH   so the pod registers where the kubelet does not look
 //	driver in DIR, not mounted in the pod of IMAGE               on a platform with such a directory
 //	operator: driver disabled(, toolkit disabled) on PLATFORM    in the ClusterPolicy, for pods of the operator
+//	silent: container NAME for AGE(, with MODEL from Hugging Face through Xet), after: LINE
+//	conflict: limit volcano.sh/NAME, no deviceshare.NAME in ConfigMap NAMESPACE/NAME
 func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
 	n := f.Node(pod.Spec.NodeName)
@@ -88,7 +90,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.movedPlugins, f.withoutOperator, f.mixedAtBoot, f.fillsDisk, f.diskPerWorker, f.kserveDefaults,
 		f.withoutSidecar, f.unreadEnv,
 		f.heldVolume, f.unexpanded, f.defaultLimit, f.OtherDomain, f.otherKubelet, f.driverElsewhere, f.switchedOff,
-		f.missingFile, f.mountedTwice, f.refusedByPeer,
+		f.missingFile, f.mountedTwice, f.refusedByPeer, f.silent, f.withoutDeviceshare,
 	} {
 		if source, text := compare(pod, n); text != "" {
 			all = append(all, signatures.Line{

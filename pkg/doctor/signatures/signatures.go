@@ -46,6 +46,9 @@ const (
 	Restarted = "restarted"
 )
 
+// Unmade marks findings about objects whose controllers create no pods. They count even if no signature matches.
+const Unmade = "unmade"
+
 // Fix is a fix that applies to one platform.
 type Fix struct {
 	Fix      string   `json:"fix" yaml:"fix"`

@@ -2,6 +2,7 @@ package workload
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -28,7 +29,8 @@ func messageChecks() []engine.Check {
 				"components; logs of running pods; warning events about other objects; kernel logs of nodes with " +
 				"other vendors' GPUs",
 			Why: "Only messages that match a signature are reported (see `doctor signatures`), because a pod that " +
-				"requests no GPU may be unrelated to GPUs. For a running GPU pod, an error logged within the last " +
+				"requests no GPU may be unrelated to GPUs. An error that a controller repeats is also reported if its " +
+				"object, such as a NIMService, has no pods. For a running GPU pod, an error logged within the last " +
 				"hour (for a job: the last day) is also reported if it is at the end of the log or was repeated for " +
 				"ten minutes, unless later lines show that the program works.",
 			// A failing device plugin from another vendor explains the pods that need its resources.
@@ -152,12 +154,63 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 			Object: o, Title: "an object that creates pods reports a problem", Severity: finding.Warning,
 			Evidence: []finding.Evidence{q},
 		}.ForPods(o.String())
+		if ofModels.MatchString(o.Kind) {
+			pods, ready, ill, removed := podsNamed(f, o)
+			if removed.Text != "" {
+				issue.Evidence = append(issue.Evidence, removed)
+			}
+			switch {
+			case ready:
+			case ill && e.Reason == "LatestCreatedFailed":
+				continue // the pods say why the revision failed
+			case pods == 0 && newest.Count >= manyRestarts &&
+				words.ContainsAny(newest.Reason, []string{"Fail", "Error"}):
+				issue.Severity, issue.As = finding.Error, signatures.Unmade
+				issue.Title = fmt.Sprintf("%s %s has no pod, because its controller fails", o.Kind, o.Name)
+				issue.Fix = finding.Fix{
+					Text: "Correct in the object what the message names. If it names nothing of the object, see the log " +
+						"of its controller and the release notes of newer versions.",
+					Commands: []string{shell.Command("kubectl -n %s get %s %s -o yaml", o.Namespace,
+						strings.ToLower(o.Kind), o.Name)},
+				}
+			default:
+				issue.Severity = finding.Error
+			}
+		}
 		if o.Kind == "NodeClaim" && slices.ContainsFunc(scheduler.Pending(f),
 			func(p scheduler.PendingPod) bool { return p.NominatedTo(f, o.Name) }) {
 			issue.As = finding.OfPlugin // the finding explains why the pods are pending
 		}
 		r.Add(issue)
 	}
+}
+
+// ofModels matches the kinds of objects that create the pods of model servers, training and notebooks.
+var ofModels = regexp.MustCompile(`^(?:NIM|Nemo|LLM|VLLM|Inference|Ray|Train|PyTorchJob|TFJob|MPIJob|JobSet|Leader|Dynamo|` +
+	`Notebook|Workspace|Model|Seldon|Configuration$)`)
+
+// podsNamed counts the pods that have the name of an object as their prefix, and reports whether one is ready, whether
+// one does not run, and which was removed before it was ready.
+func podsNamed(f *facts.Facts, o finding.Object) (count int, ready, ill bool, removed finding.Evidence) {
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		if pod.Namespace == o.Namespace && strings.HasPrefix(pod.Name, o.Name+"-") {
+			count++
+			ready = ready || facts.RunsReady(pod) && pod.DeletionTimestamp == nil
+			ill = ill || pod.DeletionTimestamp == nil && (inTrouble(f, pod) || facts.Unscheduled(pod))
+			if at := pod.DeletionTimestamp; at != nil && !facts.RunsReady(pod) && len(f.LogsOf(pod)) > 0 {
+				var grace time.Duration // deletionTimestamp is when it ends
+				if seconds := pod.DeletionGracePeriodSeconds; seconds != nil {
+					grace = time.Duration(*seconds) * time.Second
+				}
+				last, _ := lastWords(f, pod, facts.MainContainer(pod))
+				removed = finding.Evidence{Source: "its pod " + pod.Name, Text: "removed before it was ready, " +
+					words.AgeText(at.Add(-grace).Sub(pod.CreationTimestamp.Time)) + " after its creation: " +
+					words.LastLine(last.Text)}
+			}
+		}
+	}
+	return count, ready, ill, removed
 }
 
 // reportKernel adds findings about errors of other vendors' GPUs that a node's kernel reports, if pods use these GPUs.

@@ -163,7 +163,8 @@ func Checks() []engine.Check {
 		{
 			ID: "wl.probe-failing", Symptom: engine.Explained, Layer: finding.LayerWorkload,
 			Title: "a GPU pod is running, but its probes fail",
-			Needs: []engine.Need{engine.NeedAPI}, Reads: "Unhealthy and Killing events, container readiness",
+			Needs: []engine.Need{engine.NeedAPI}, Reads: "Unhealthy and Killing events, container readiness, " +
+				"the time of the last log line",
 			Why: "Loading a model takes minutes: if the liveness probe does not wait, the kubelet kills the " +
 				"container repeatedly. A pod that has become ready is healthy.",
 			Explains: failing,
@@ -388,6 +389,21 @@ func checkProbes(f *facts.Facts, r *engine.Result) {
 				Commands: []string{
 					shell.Command("kubectl -n %s logs %s --all-containers --tail=50", pod.Namespace, pod.Name),
 				},
+			}
+		case unhealthy.Text != "":
+			_, last := facts.Silent(f, pod)
+			if last.Text == "" {
+				continue
+			}
+			issue.Title = "the pod is not ready, and its program has logged nothing for " +
+				words.AgeText(f.Now.Sub(last.Time))
+			issue.Severity, issue.Confidence = finding.Warning, finding.Possible
+			issue.Evidence = []finding.Evidence{last}
+			issue.Fix = finding.Fix{
+				Text: "The startup probe still waits. Find out what the program waits for: a download (does the " +
+					"directory of the model grow?), a slow volume, other ranks that do not connect, or a compilation " +
+					"(does it use the CPU?).",
+				Commands: []string{shell.Command("kubectl -n %s top pod %s", pod.Namespace, pod.Name)},
 			}
 		default:
 			continue
