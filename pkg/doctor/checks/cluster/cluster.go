@@ -36,6 +36,9 @@ func Checks() []engine.Check {
 				"rt.sandbox-failed", "obs.*", "gfd.*",
 				"nfd.*", "dra.*", "mig.manager-failed", "img.pull-network", "net.dns",
 			},
+			ExplainsAs: map[string][]string{ofNetwork: facts.GPULost("sched.nodes-unavailable", "sched.unschedulable",
+				"sched.node-state", "wl.pod-failing", "dp.*", "op.*", "alloc.*", "rt.sandbox-failed", "obs.*", "gfd.*",
+				"nfd.*", "dra.*")},
 			Doc:     "https://kubernetes.io/docs/reference/node/node-status/#condition",
 			Sources: []string{"METR/hawk#273", "kubernetes#100992"},
 			Run:     checkNotReady,
@@ -101,6 +104,10 @@ func departs(n *facts.Node) (string, bool) {
 	return "", false
 }
 
+// ofNetwork is the kind (Finding.As) of findings about nodes without a network. Image pulls do not depend on the
+// network plugin, but the network plugin depends on them.
+const ofNetwork = "network"
+
 func checkNotReady(f *facts.Facts, r *engine.Result) {
 	if r.Lacks(f, "api/nodes") {
 		return
@@ -127,6 +134,9 @@ func checkNotReady(f *facts.Facts, r *engine.Result) {
 			}},
 		}
 		issue.Title, issue.Fix = notReady(n, ready)
+		if n.AwaitsNetwork() {
+			issue.As = ofNetwork
+		}
 		tellFatal(n, &issue)
 		for _, c := range n.Status.Conditions {
 			if problem(c) && !aboutGPU(c) && len(issue.Evidence) < words.Few {
@@ -185,10 +195,7 @@ func notReady(n *facts.Node, ready corev1.NodeCondition) (string, finding.Fix) {
 					shell.OnHost(n.Name, "sudo systemctl status %s", kubeletUnit(n)),
 					shell.OnHost(n.Name, "sudo journalctl -u %s -n 100 --no-pager", kubeletUnit(n)),
 				}}
-	case words.ContainsAny(text, []string{
-		"cni plugin not initialized", "cni config uninitialized", "NetworkReady=false", "NetworkPluginNotReady",
-		"network plugin is not ready",
-	}):
+	case n.AwaitsNetwork():
 		return "the node is not Ready: its network (CNI) is not set up",
 			finding.Fix{Text: "Check the network plugin's pod on this node: the plugin writes the file in /etc/cni/net.d that the runtime waits for.",
 				Commands: []string{

@@ -19,8 +19,8 @@ import (
 func nodeRuntimeChecks() []engine.Check {
 	return []engine.Check{
 		{
-			ID: "rt.nvml-unknown-error", Layer: finding.LayerRuntime, From: []string{"api/pods", "logs"},
-			Needs: []engine.Need{engine.NeedLogs},
+			ID: "rt.nvml-unknown-error", Symptom: engine.Precise, Layer: finding.LayerRuntime,
+			From: []string{"api/pods", "logs"}, Needs: []engine.Need{engine.NeedLogs},
 			Title: "running containers lose their GPUs",
 			Reads: "logs of pods on GPU nodes; capacity and allocatable; the kernel log; the links in /dev/char, the " +
 				"kubelet's cgroup driver",
@@ -132,6 +132,22 @@ func tellPlugin(f *facts.Facts, plugin *corev1.Pod, issue *finding.Finding) {
 		"rule, or a service with the last command), or provide GPUs through CDI"
 	if again, ok := f.GrepLogs(plugin, "kubelet.sock created"); ok {
 		issue.Evidence = append(issue.Evidence, finding.Clipped(again))
+	} else if _, worked := f.GrepLogs(
+		plugin, "Registered device plugin", "unhealthy: Unknown", "waiting for event: Unknown",
+	); !worked {
+		issue.Title = "the device plugin may not use the GPUs from its start, although it finds the driver's library"
+		issue.Cause = "The GPUs are not among the devices that its container may open. The plugin has not lost them: " +
+			"a new pod fails as well."
+		issue.Fix = finding.Fix{
+			Text: "in the toolkit's config.toml on the node, no-cgroups must not be true. With cgroup v2, the " +
+				"toolkit must be 1.8 or later, and runc, or crun before 1.18, must be the first of runtimes. Or provide " +
+				"GPUs through CDI",
+			Commands: []string{
+				shell.OnHost(plugin.Spec.NodeName,
+					"grep -nE 'no-cgroups|runtimes|^mode' /etc/nvidia-container-runtime/config.toml"),
+				shell.OnHost(plugin.Spec.NodeName, "nvidia-container-cli --version"),
+			},
+		}
 	}
 }
 
