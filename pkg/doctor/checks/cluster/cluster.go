@@ -25,7 +25,7 @@ func Checks() []engine.Check {
 			ID: "node.not-ready", Symptom: engine.Precise, Layer: finding.LayerCluster,
 			Title: "a GPU node is not Ready, or its kubelet has stopped reporting",
 			Needs: []engine.Need{engine.NeedAPI},
-			Reads: "Node .status.conditions: Ready, and the conditions that report problems; the journal of the kubelet's unit",
+			Reads: "Node .status.conditions: Ready, and the conditions that report problems; the journal of the kubelet's unit; failing pods in the host's network",
 			Why:   "Pods do not start on a node that is not Ready. The condition's message is the first hint; other checks find what stopped the kubelet or the runtime. A starting node is Info for 5 minutes, then a warning until 15 minutes if no pod waits for it. A node that an autoscaler or the cloud provider removes is Info.",
 			Explains: []string{
 				"sched.none-advertised", "sched.all-in-use", "sched.fragmented", "sched.insufficient-gpu",
@@ -136,6 +136,15 @@ func checkNotReady(f *facts.Facts, r *engine.Result) {
 		issue.Title, issue.Fix = notReady(n, ready)
 		if n.AwaitsNetwork() {
 			issue.As = ofNetwork
+			for _, pod := range n.Pods { // only pods in the host's network start on such a node
+				if t := f.Troubles(pod); pod.Spec.HostNetwork && len(t) > 0 && len(issue.Evidence) < words.Few {
+					issue.Evidence = append(issue.Evidence, finding.Evidence{
+						Source: facts.PodObject(pod).String() + ", container " + t[0].Container, Text: t[0].Text,
+					})
+					issue.Fix.Commands = append(issue.Fix.Commands,
+						shell.Command("kubectl describe pod %s -n %s", pod.Name, pod.Namespace))
+				}
+			}
 		}
 		tellFatal(n, &issue)
 		for _, c := range n.Status.Conditions {

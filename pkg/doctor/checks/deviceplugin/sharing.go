@@ -136,7 +136,8 @@ func timeSlicingCheck() engine.Check {
 		Reads: "the device plugin's ConfigMap, devicePlugin.config of the ClusterPolicy or chart, label " +
 			configLabel + ", labels gpu.count and gpu.replicas, capacity, and messages of pods",
 		Why: "A node uses the configuration that its label names, or else the default. Without either, the node shares nothing, whatever the ConfigMap contains. The capacity is then the number of GPUs, " +
-			"not multiplied by the replicas. renameByDefault belongs under sharing, and is ignored elsewhere. A configuration that only some nodes use is not a problem.",
+			"not multiplied by the replicas. renameByDefault belongs under sharing, and is ignored elsewhere. A configuration that only some nodes use is not a problem. " +
+			"The plugin reads only a file that CONFIG_FILE or --config-file names.",
 		Explains: facts.GPULost("sched.wrong-resource-name", "dp.capacity-zero", "dp.not-running", "wl.pod-failing"),
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-sharing.html",
 		Sources: []string{"k8s-device-plugin#321", "k8s-device-plugin#461", "k8s-device-plugin#491",
@@ -204,8 +205,8 @@ func letRead(f *facts.Facts, d *appsv1.DaemonSet, m *corev1.ConfigMap, name stri
 	}
 	return finding.Fix{
 		Text: "Mount the ConfigMap in the device plugin's container, and set CONFIG_FILE to the file. The plugin " +
-			"reads its configuration only from this file, not from other environment variables. Keep the ConfigMap and " +
-			"the pods' requests as they are.",
+			"reads its configuration only from this file, not from other environment variables. Keep the ConfigMap " +
+			"and the pods' requests as they are.",
 		Commands: []string{shell.Command("kubectl -n %s patch daemonset %s -p %s", d.Namespace, d.Name,
 			fmt.Sprintf(patch, m.Name, d.Spec.Template.Spec.Containers[0].Name, "/sharing/"+name))},
 	}

@@ -26,7 +26,8 @@ func nodeRuntimeChecks() []engine.Check {
 				"kubelet's cgroup driver",
 			Why: "`Failed to initialize NVML: Unknown Error` in a container while the node's driver works: at a " +
 				"daemon-reload, systemd reset the container's device rules, which did not include the GPUs. A device " +
-				"plugin then marks its GPUs unhealthy, without an XID",
+				"plugin then marks its GPUs unhealthy, without an XID. A plugin with this error from its start never had " +
+				"the GPUs",
 			Explains: []string{"wl.pod-failing", "wl.cuda-error", "wl.cpu-mode", "dp.*", "obs.dcgm-crash"},
 			Doc:      "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html",
 			Sources: []string{
@@ -140,8 +141,8 @@ func tellPlugin(f *facts.Facts, plugin *corev1.Pod, issue *finding.Finding) {
 			"a new pod fails as well."
 		issue.Fix = finding.Fix{
 			Text: "in the toolkit's config.toml on the node, no-cgroups must not be true. With cgroup v2, the " +
-				"toolkit must be 1.8 or later, and runc, or crun before 1.18, must be the first of runtimes. Or provide " +
-				"GPUs through CDI",
+				"toolkit must be 1.8 or later, and runc, or crun before 1.18, must be the first of runtimes. Or " +
+				"provide GPUs through CDI",
 			Commands: []string{
 				shell.OnHost(plugin.Spec.NodeName,
 					"grep -nE 'no-cgroups|runtimes|^mode' /etc/nvidia-container-runtime/config.toml"),
