@@ -17,7 +17,8 @@ func TestNetworkPluginFails(t *testing.T) {
 	}).pod("cni", "n", 0, func(p *corev1.Pod) {
 		p.Spec.HostNetwork = true
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{
-			Name: "main", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+			Name:  "main",
+			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
 		}}
 	})
 	_, all := b.tell(t)
