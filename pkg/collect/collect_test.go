@@ -112,7 +112,11 @@ func aCluster() []runtime.Object {
 		},
 			Spec: appsv1.DaemonSetSpec{Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "nvidia-device-plugin-daemonset"}},
-				Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "config", VolumeSource: corev1.VolumeSource{
+				Spec: corev1.PodSpec{Containers: []corev1.Container{{EnvFrom: []corev1.EnvFromSource{{
+					ConfigMapRef: &corev1.ConfigMapEnvSource{
+						LocalObjectReference: corev1.LocalObjectReference{Name: "plugin-variables"},
+					},
+				}}}}, Volumes: []corev1.Volume{{Name: "config", VolumeSource: corev1.VolumeSource{
 					ConfigMap: &corev1.ConfigMapVolumeSource{
 						LocalObjectReference: corev1.LocalObjectReference{Name: "plugin-config"},
 					},
@@ -122,6 +126,7 @@ func aCluster() []runtime.Object {
 			ObjectMeta: metav1.ObjectMeta{Namespace: "gpu-operator", Name: "plugin-config"},
 			Data:       map[string]string{"a": "b"},
 		},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "gpu-operator", Name: "plugin-variables"}},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "gpu-operator", Name: "somebody-elses"}},
 		pod("gpu-operator", "plugin-good", "good", plugin),
 		pod("gpu-operator", "plugin-bad", "bad", func(p *corev1.Pod) { plugin(p); failing(p) }),
@@ -209,7 +214,7 @@ func TestCollectKeepsWhatMatters(t *testing.T) {
 	if got, want := names(s.Events), "pending.Scheduled train.Unhealthy gone.BackOff"; got != want {
 		t.Errorf("events %s, wanted %s", got, want)
 	}
-	if got := names(s.ConfigMaps); got != "plugin-config" {
+	if got := names(s.ConfigMaps); got != "plugin-config plugin-variables" {
 		t.Errorf("ConfigMaps %s, wanted only the device plugin's", got)
 	}
 	if s.Nodes[0].ManagedFields != nil || s.Nodes[0].Status.Images != nil {

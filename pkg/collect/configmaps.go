@@ -75,12 +75,19 @@ func (c *collector) configMap(ctx context.Context, namespace, name string) {
 	}
 }
 
-// mounted returns the names of ConfigMaps that a pod mounts, except those that every pod mounts.
+// mounted returns the names of ConfigMaps that a pod mounts or takes variables from, except those that every pod has.
 func mounted(spec corev1.PodSpec) []string {
 	var names []string
 	for _, volume := range spec.Volumes {
 		if volume.ConfigMap != nil && volume.ConfigMap.Name != "kube-root-ca.crt" {
 			names = append(names, volume.ConfigMap.Name)
+		}
+	}
+	for i := range spec.Containers {
+		for _, from := range spec.Containers[i].EnvFrom {
+			if from.ConfigMapRef != nil {
+				names = append(names, from.ConfigMapRef.Name)
+			}
 		}
 	}
 	return names

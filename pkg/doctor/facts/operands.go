@@ -230,6 +230,15 @@ func WithoutDriverPod(n *Node) bool { return n.Labels["nvidia.com/gpu.deploy.dri
 // its pods is current.
 func Alive(n *Node) bool { return n.Ready().Status == corev1.ConditionTrue }
 
+// AwaitsNetwork reports whether the node is not Ready because its network plugin has not set up the network.
+func (n *Node) AwaitsNetwork() bool {
+	ready := n.Ready()
+	return ready.Status == corev1.ConditionFalse && words.ContainsAny(ready.Message, []string{
+		"cni plugin not initialized", "cni config uninitialized", "NetworkReady=false", "NetworkPluginNotReady",
+		"network plugin is not ready",
+	})
+}
+
 // LogEvidence returns the first line in a pod's logs that contains one of the texts, as evidence.
 func LogEvidence(f *Facts, pod *corev1.Pod, texts ...string) (finding.Evidence, bool) {
 	e, ok := f.GrepLogs(pod, texts...)

@@ -126,7 +126,15 @@ func (n *Node) ToolkitSetting(key string) string {
 	if n.Host == nil {
 		return ""
 	}
-	for line := range strings.Lines(n.Host.Probe.ToolkitConfig) {
+	text := n.Host.Probe.ToolkitConfig
+	if i := n.Host.Runtime.Instance; text == "" && i != nil {
+		for _, file := range i.Files {
+			if strings.HasSuffix(file.Path, "/nvidia-container-runtime/config.toml") {
+				text = string(file.Data)
+			}
+		}
+	}
+	for line := range strings.Lines(text) {
 		name, value, ok := strings.Cut(strings.TrimSpace(line), "=")
 		if ok && strings.TrimSpace(name) == key {
 			return strings.TrimSpace(value)

@@ -164,6 +164,13 @@ func (n *Node) specOf() []signatures.Line {
 			Text:   "node ldconfig: " + path,
 		}})
 	}
+	if first, _, _ := strings.Cut(strings.Trim(n.ToolkitSetting("runtimes"), "[ "), ","); first != "" {
+		all = append(all, signatures.Line{Place: signatures.Spec, Compared: true, Evidence: finding.Evidence{
+			Source: "nodes/" + n.Name + ": [nvidia-container-runtime] in the toolkit's config.toml",
+			Text: "node toolkit: mode " + strings.Trim(n.ToolkitSetting("mode"), `"`) + ", low-level runtime " +
+				strings.Trim(first, `]"`),
+		}})
+	}
 	if key := "nvidia.com/gpu.deploy.driver"; n.Labels[key] == "pre-installed" {
 		all = append(all, signatures.Line{Place: signatures.Spec, Evidence: finding.Evidence{
 			Source: n.Object().String() + " .metadata.labels", Text: "node label: " + key + "=pre-installed",

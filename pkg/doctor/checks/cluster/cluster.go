@@ -25,7 +25,7 @@ func Checks() []engine.Check {
 			ID: "node.not-ready", Symptom: engine.Precise, Layer: finding.LayerCluster,
 			Title: "a GPU node is not Ready, or its kubelet has stopped reporting",
 			Needs: []engine.Need{engine.NeedAPI},
-			Reads: "Node .status.conditions: Ready, and the conditions that report problems; the journal of the kubelet's unit",
+			Reads: "Node .status.conditions: Ready, and the conditions that report problems; the journal of the kubelet's unit; failing pods in the host's network",
 			Why:   "Pods do not start on a node that is not Ready. The condition's message is the first hint; other checks find what stopped the kubelet or the runtime. A new node is Info for 5 minutes, then a warning for up to 15 minutes unless a pod is waiting for it. A node that an autoscaler or the cloud provider is removing is Info.",
 			Explains: []string{
 				"sched.none-advertised", "sched.all-in-use", "sched.fragmented", "sched.insufficient-gpu",
@@ -36,6 +36,9 @@ func Checks() []engine.Check {
 				"rt.sandbox-failed", "obs.*", "gfd.*",
 				"nfd.*", "dra.*", "mig.manager-failed", "img.pull-network", "net.dns",
 			},
+			ExplainsAs: map[string][]string{ofNetwork: facts.GPULost("sched.nodes-unavailable", "sched.unschedulable",
+				"sched.node-state", "wl.pod-failing", "dp.*", "op.*", "alloc.*", "rt.sandbox-failed", "obs.*", "gfd.*",
+				"nfd.*", "dra.*")},
 			Doc:     "https://kubernetes.io/docs/reference/node/node-status/#condition",
 			Sources: []string{"METR/hawk#273", "kubernetes#100992"},
 			Run:     checkNotReady,
@@ -101,6 +104,10 @@ func departs(n *facts.Node) (string, bool) {
 	return "", false
 }
 
+// ofNetwork is the kind (Finding.As) of findings about nodes without a network. Image pulls do not depend on the
+// network plugin, but the network plugin depends on them.
+const ofNetwork = "network"
+
 func checkNotReady(f *facts.Facts, r *engine.Result) {
 	if r.Lacks(f, "api/nodes") {
 		return
@@ -127,6 +134,18 @@ func checkNotReady(f *facts.Facts, r *engine.Result) {
 			}},
 		}
 		issue.Title, issue.Fix = notReady(n, ready)
+		if n.AwaitsNetwork() {
+			issue.As = ofNetwork
+			for _, pod := range n.Pods { // only pods in the host's network start on such a node
+				if t := f.Troubles(pod); pod.Spec.HostNetwork && len(t) > 0 && len(issue.Evidence) < words.Few {
+					issue.Evidence = append(issue.Evidence, finding.Evidence{
+						Source: facts.PodObject(pod).String() + ", container " + t[0].Container, Text: t[0].Text,
+					})
+					issue.Fix.Commands = append(issue.Fix.Commands,
+						shell.Command("kubectl describe pod %s -n %s", pod.Name, pod.Namespace))
+				}
+			}
+		}
 		describeFatal(n, &issue)
 		for _, c := range n.Status.Conditions {
 			if problem(c) && !aboutGPU(c) && len(issue.Evidence) < words.Few {
@@ -186,10 +205,7 @@ func notReady(n *facts.Node, ready corev1.NodeCondition) (string, finding.Fix) {
 					shell.OnHost(n.Name, "sudo systemctl status %s", kubeletUnit(n)),
 					shell.OnHost(n.Name, "sudo journalctl -u %s -n 100 --no-pager", kubeletUnit(n)),
 				}}
-	case words.ContainsAny(text, []string{
-		"cni plugin not initialized", "cni config uninitialized", "NetworkReady=false", "NetworkPluginNotReady",
-		"network plugin is not ready",
-	}):
+	case n.AwaitsNetwork():
 		return "the node is not Ready: its network (CNI) is not set up",
 			finding.Fix{Text: "Check the network plugin's pod on this node: the plugin writes the file in /etc/cni/net.d that the runtime is waiting for.",
 				Commands: []string{

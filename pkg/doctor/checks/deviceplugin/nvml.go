@@ -101,6 +101,9 @@ func checkNVML(f *facts.Facts, r *engine.Result, n *facts.Node, waiting []string
 					continue // NVML works, and mig.strategy-mismatch reports why it lists no devices
 				}
 			}
+			if ok && strings.Contains(e.Text, "NVML: Unknown Error") {
+				continue // the library is there; rt.nvml-unknown-error reports the reason
+			}
 			if !ok {
 				if c == facts.DevicePlugin && !starting(f, []*corev1.Pod{pod}) && started(pod) {
 					engine.LacksLog(f, r, pod)

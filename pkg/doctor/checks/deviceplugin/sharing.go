@@ -136,7 +136,8 @@ func timeSlicingCheck() engine.Check {
 		Reads: "the device plugin's ConfigMap, devicePlugin.config of the ClusterPolicy or chart, label " +
 			configLabel + ", labels gpu.count and gpu.replicas, capacity, and pod status messages",
 		Why: "A node uses the configuration that its label names, or else the default. Without either, the node shares nothing, whatever the ConfigMap contains. The capacity is then the number of GPUs, " +
-			"not multiplied by the replicas. renameByDefault belongs under sharing, and is ignored elsewhere. A configuration that only some nodes use is not a problem.",
+			"not multiplied by the replicas. renameByDefault belongs under sharing, and is ignored elsewhere. A configuration that only some nodes use is not a problem. " +
+			"The plugin reads only a file that CONFIG_FILE or --config-file names.",
 		Explains: facts.GPULost("sched.wrong-resource-name", "dp.capacity-zero", "dp.not-running", "wl.pod-failing"),
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-sharing.html",
 		Sources: []string{"k8s-device-plugin#321", "k8s-device-plugin#461", "k8s-device-plugin#491",
@@ -150,11 +151,71 @@ func timeSlicingCheck() engine.Check {
 			if r.Lacks(f, "api/configmaps") || r.Lacks(f, "api/nodes") {
 				return
 			}
+			if tellUnread(f, r) {
+				return
+			}
 			if configs, ok := findPluginConfigs(f); ok {
 				checkConfigs(f, r, configs)
 			}
 		},
 	}
+}
+
+// tellUnread reports a ConfigMap that shares GPUs and that the device plugin does not read, if pods wait for GPUs. It
+// returns false if there is none.
+func tellUnread(f *facts.Facts, r *engine.Result) bool {
+	d := scheduler.DaemonSetOf(f, nil, facts.DevicePlugin)
+	if d == nil || len(scheduler.Pending(f)) == 0 || slices.ContainsFunc(d.Spec.Template.Spec.Containers, readsFile) {
+		return false
+	}
+	for i := range f.ConfigMaps {
+		m := &f.ConfigMaps[i]
+		for _, name := range words.SortedKeys(m.Data) {
+			c, err := parsePluginConfig(m.Data[name])
+			if err != nil || c.shared() == nil || m.Namespace != d.Namespace {
+				continue
+			}
+			object := finding.Object{Kind: "ConfigMap", Namespace: m.Namespace, Name: m.Name}
+			r.Add(finding.Finding{
+				Object: object, Title: "the device plugin does not read the ConfigMap that shares GPUs",
+				Fix: letRead(f, d, m, name),
+				Evidence: []finding.Evidence{
+					finding.FieldEvidence(object, ".data["+name+"]", "sharing of %s", c.shared().Resources[0].Name),
+					finding.FieldEvidence(finding.Object{Kind: "DaemonSet", Namespace: d.Namespace, Name: d.Name},
+						".spec.template.spec.containers[]", "neither CONFIG_FILE nor --config-file"),
+				},
+			})
+			return true
+		}
+	}
+	return false
+}
+
+// letRead returns the fix by which a device plugin reads a configuration.
+func letRead(f *facts.Facts, d *appsv1.DaemonSet, m *corev1.ConfigMap, name string) finding.Fix {
+	const patch = `{"spec":{"template":{"spec":{"volumes":[{"name":"sharing","configMap":{"name":%q}}],"containers":` +
+		`[{"name":%q,"env":[{"name":"CONFIG_FILE","value":%q}],"volumeMounts":[{"name":"sharing",` +
+		`"mountPath":"/sharing"}]}]}}}}`
+	change := facts.ChangeOperator(f, "devicePlugin.config.name", m.Name)
+	if h, ok := facts.ReleaseOf(f, facts.ChartDevicePlugin); ok && h.Namespace == m.Namespace {
+		change = []string{facts.HelmUpgrade(h, "config.name="+m.Name)}
+	}
+	if change != nil {
+		return finding.Fix{Text: "Name the ConfigMap in the values.", Commands: change}
+	}
+	return finding.Fix{
+		Text: "Mount the ConfigMap in the device plugin's container, and set CONFIG_FILE to the file. The plugin " +
+			"reads its configuration only from this file, not from other environment variables. Keep the ConfigMap " +
+			"and the pods' requests as they are.",
+		Commands: []string{shell.Command("kubectl -n %s patch daemonset %s -p %s", d.Namespace, d.Name,
+			fmt.Sprintf(patch, m.Name, d.Spec.Template.Spec.Containers[0].Name, "/sharing/"+name))},
+	}
+}
+
+// readsFile reports whether a container of the device plugin reads a configuration file.
+func readsFile(c corev1.Container) bool {
+	return strings.Contains(strings.Join(slices.Concat(c.Command, c.Args), " "), "config-file") ||
+		slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return strings.HasPrefix(e.Name, "CONFIG_FILE") })
 }
 
 // checkShareRequests reports pods that were rejected because they request several shares.

@@ -120,6 +120,10 @@ func installDriver(f *facts.Facts, n *facts.Node) finding.Fix {
 		fix := finding.Fix{
 			Text: "The GPU operator's driver container must load the driver: check the log of its pod on the node. To install the driver on the host instead, set driver.enabled=false.",
 		}
+		if _, operated := facts.ClusterPolicy(f); !operated {
+			fix.Text = "The installer's pod on the node must load the driver: its log, or that of its previous " +
+				"instance, says why it does not. Its image must support the node's operating system and kernel."
+		}
 		for _, pod := range n.Component(facts.Driver) {
 			fix.Commands = append(fix.Commands,
 				shell.Command("kubectl logs -n %s %s --all-containers --tail=100", pod.Namespace, pod.Name))

@@ -22,8 +22,10 @@ func Checks() []engine.Check {
 				"op.init-chain", "op.operand-failing", "op.clusterpolicy", "dp.not-running", "dp.capacity-zero",
 				"wl.pod-failing", "rt.sandbox-failed", "obs.*", "gfd.*", "nfd.*",
 			},
-			Doc: "https://kubernetes.io/docs/concepts/containers/images/",
-			Run: func(f *facts.Facts, r *engine.Result) { checkPulls(f, r, id) },
+			ExplainsAs: map[string][]string{ofNode: {"node.not-ready", "rt.sandbox-failed", "dp.*", "wl.pod-failing"}},
+			Symptom:    engine.Precise,
+			Doc:        "https://kubernetes.io/docs/concepts/containers/images/",
+			Run:        func(f *facts.Facts, r *engine.Result) { checkPulls(f, r, id) },
 		}
 	}
 	return []engine.Check{

@@ -169,6 +169,10 @@ func registryOf(image string) string {
 	return "docker.io"
 }
 
+// ofNode is the kind (Finding.As) of findings about the pods that a node needs to become Ready. Other pods do not start
+// before the node has a network.
+const ofNode = "of the node's network"
+
 func checkPulls(f *facts.Facts, r *engine.Result, id string) {
 	if r.Lacks(f, "api/pods") {
 		return
@@ -191,10 +195,15 @@ func checkPulls(f *facts.Facts, r *engine.Result, id string) {
 				continue // the pod does not concern GPUs
 			}
 			title, fix := pullFix(f, pod, p)
-			r.Add(finding.Finding{
+			found := finding.Finding{
 				Title: title, Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Severity: severity,
 				Evidence: []finding.Evidence{p.evidence}, Fix: fix,
-			})
+			}
+			if n := f.Node(pod.Spec.NodeName); n != nil && n.IsGPUNode && pod.Spec.HostNetwork &&
+				n.AwaitsNetwork() && f.Now.Sub(n.Ready().LastTransitionTime.Time) > facts.OperandGrace {
+				found.Severity, found.As = finding.Error, ofNode
+			}
+			r.Add(found)
 		}
 	}
 }

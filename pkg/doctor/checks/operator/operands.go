@@ -23,7 +23,8 @@ func operandCheck() engine.Check {
 			"deleted are ignored.",
 		Explains: []string{"op.clusterpolicy", "gfd.labels", "wl.cuda-vs-driver", "dra.unallocatable"},
 		ExplainsAs: map[string][]string{
-			ofClaim: {"wl.message", "wl.pod-failing", "dra.prepare"},
+			ofClaim:          {"wl.message", "wl.pod-failing", "dra.prepare"},
+			finding.OfPlugin: {"nfd.labels"},
 		},
 		Doc:     "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html",
 		Sources: []string{"gpu-operator#1598", "gpu-operator#441"},
@@ -66,6 +67,12 @@ func checkOperand(f *facts.Facts, r *engine.Result, c facts.Component, pod *core
 		}, c,
 	) {
 		found.Severity = finding.Warning // GPU workloads run without the component
+	}
+	if c == facts.NFD && strings.Contains(pod.Name, "master") {
+		found.As, found.Own = finding.OfPlugin, true // it labels all nodes
+		for _, n := range f.GPUNodes {
+			found.Nodes = append(found.Nodes, n.Name)
+		}
 	}
 	if c == facts.DRADriver {
 		found = found.ForPods(pod.Namespace + "/" + pod.Name)

@@ -19,14 +19,15 @@ import (
 func nodeRuntimeChecks() []engine.Check {
 	return []engine.Check{
 		{
-			ID: "rt.nvml-unknown-error", Layer: finding.LayerRuntime, From: []string{"api/pods", "logs"},
-			Needs: []engine.Need{engine.NeedLogs},
+			ID: "rt.nvml-unknown-error", Symptom: engine.Precise, Layer: finding.LayerRuntime,
+			From: []string{"api/pods", "logs"}, Needs: []engine.Need{engine.NeedLogs},
 			Title: "running containers lose their GPUs",
 			Reads: "logs of pods on GPU nodes; capacity and allocatable; the kernel log; the links in /dev/char, the " +
 				"kubelet's cgroup driver",
 			Why: "a container reports `Failed to initialize NVML: Unknown Error` although the node's driver works: a " +
 				"daemon-reload made systemd reset the container's device rules, which did not include the GPUs. If " +
-				"the container is the device plugin, it marks its GPUs unhealthy, without an XID",
+				"the container is the device plugin, it marks its GPUs unhealthy, without an XID. A plugin " +
+				"with this error since its start never had the GPUs",
 			Explains: []string{"wl.pod-failing", "wl.cuda-error", "wl.cpu-mode", "dp.*", "obs.dcgm-crash"},
 			Doc:      "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html",
 			Sources: []string{
@@ -132,6 +133,22 @@ func describePlugin(f *facts.Facts, plugin *corev1.Pod, issue *finding.Finding) 
 		"(with a udev rule, or a service that runs the last command), or provide GPUs through CDI"
 	if again, ok := f.GrepLogs(plugin, "kubelet.sock created"); ok {
 		issue.Evidence = append(issue.Evidence, finding.Clipped(again))
+	} else if _, worked := f.GrepLogs(
+		plugin, "Registered device plugin", "unhealthy: Unknown", "waiting for event: Unknown",
+	); !worked {
+		issue.Title = "the device plugin may not use the GPUs from its start, although it finds the driver's library"
+		issue.Cause = "The GPUs are not among the devices that its container may open. The plugin has not lost them: " +
+			"a new pod fails as well."
+		issue.Fix = finding.Fix{
+			Text: "in the toolkit's config.toml on the node, no-cgroups must not be true. With cgroup v2, the " +
+				"toolkit must be 1.8 or later, and runc, or crun before 1.18, must be the first of runtimes. Or " +
+				"provide GPUs through CDI",
+			Commands: []string{
+				shell.OnHost(plugin.Spec.NodeName,
+					"grep -nE 'no-cgroups|runtimes|^mode' /etc/nvidia-container-runtime/config.toml"),
+				shell.OnHost(plugin.Spec.NodeName, "nvidia-container-cli --version"),
+			},
+		}
 	}
 }
 
