@@ -87,8 +87,8 @@ type Signature struct {
 	// k3s, rke2, k0s, microk8s.
 	Platforms map[string]Fix `json:"platforms,omitempty" yaml:"platforms"`
 	Sources   []string       `json:"sources" yaml:"sources"`
-	// Example is a message from a real cluster. It is also the row's test.
-	Example string `json:"example" yaml:"example"`
+	// Example is a message from a real cluster, which is the row's test. The released program does not contain it.
+	Example string `json:"example,omitempty" yaml:"example"`
 
 	match, also, unless *pattern
 	// literals contains lowercase strings, at least one of which occurs in every match.
@@ -106,8 +106,8 @@ var Builtin = sync.OnceValue(func() []*Signature {
 	return all
 })
 
-// packedFile is the file embedded in the released program: the signatures, and the literals of each, in the same order.
-// It is JSON, which is much faster to parse than YAML.
+// packedFile is the file embedded in the released program: the signatures without their examples, which are only tests,
+// and the literals of each, in the same order. It is JSON, which is much faster to parse than YAML.
 type packedFile struct {
 	Signatures []*Signature `json:"signatures"`
 	Literals   [][]string   `json:"literals"`
@@ -115,12 +115,15 @@ type packedFile struct {
 
 // JSON returns this program's signatures in the form in which the released program embeds them.
 func JSON() ([]byte, error) {
-	file := packedFile{Signatures: Builtin()}
+	file := packedFile{Signatures: slices.Clone(Builtin())}
 	if len(file.Signatures) == 0 {
 		return nil, errors.New("the signatures have errors: go test ./pkg/doctor/signatures describes them")
 	}
-	for _, s := range file.Signatures {
+	for i, s := range file.Signatures {
 		file.Literals = append(file.Literals, s.literals)
+		packed := *s
+		packed.Example = ""
+		file.Signatures[i] = &packed
 	}
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

@@ -54,7 +54,9 @@ func TestJSON(t *testing.T) {
 				}
 			}
 		}
-		if !reflect.DeepEqual(got[i], want[i]) {
+		without := *want[i]
+		without.Example = ""
+		if !reflect.DeepEqual(got[i], &without) {
 			t.Errorf("signature %s differs: %+v", want[i].ID, got[i])
 		}
 	}
