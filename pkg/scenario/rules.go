@@ -47,7 +47,7 @@ func (c *checker) rules(n *node, t reflect.Type, path string) {
 	case reflect.TypeFor[Probe]():
 		c.probe(n, path)
 	case reflect.TypeFor[InPods]():
-		c.exactlyOne(n, path, "exec", "debug", "resize")
+		c.exactlyOne(n, path, "exec", "debug", "resize", "metadata")
 	case reflect.TypeFor[Patch]():
 		c.exactlyOne(n, path, "merge", "json")
 	case reflect.TypeFor[Check]():

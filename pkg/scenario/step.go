@@ -107,8 +107,9 @@ type NodeShell struct {
 	Script string `json:"script"`
 }
 
-// InPods acts in all running pods with the labels, without changing their workload, like kubectl exec, kubectl debug
-// and kubectl patch --subresource resize. Exactly one of Exec, Debug and Resize is set.
+// InPods acts in all running pods with the labels, without changing their workload, like kubectl exec, kubectl debug,
+// kubectl patch --subresource resize, and kubectl label and annotate. Exactly one of Exec, Debug, Resize and Metadata
+// is set.
 type InPods struct {
 	Namespace string `json:"namespace"`
 	Labels    string `json:"labels"`
@@ -120,4 +121,6 @@ type InPods struct {
 	Debug []string `json:"debug,omitempty"`
 	// Resize sets the container's resources in place.
 	Resize map[string]any `json:"resize,omitempty"`
+	// Metadata sets labels and annotations of the pod.
+	Metadata map[string]any `json:"metadata,omitempty"`
 }

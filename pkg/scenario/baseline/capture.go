@@ -201,7 +201,7 @@ func (c *capture) keep(r resource, raw *unstructured.Unstructured) {
 		}
 		return
 	}
-	if slices.Contains(c.options.Verify, k.namespace) {
+	if slices.Contains(c.options.Verify, k.namespace) || r.kind == runtimeClass && len(c.options.Verify) > 0 {
 		c.mu.Lock()
 		c.census.add(k, r, raw.DeepCopy())
 		c.mu.Unlock()

@@ -20,6 +20,7 @@ type edit struct {
 	field   string
 	was, is string
 	now     any
+	added   bool // for environment variables: the container did not have it
 }
 
 // compareObjects returns the fields that differ, sorted.

@@ -4,19 +4,23 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 // Environments returns the differences with the environment variables compared by their values in the containers. It
 // does not matter whether a value is in the template, in a ConfigMap or in a Secret. But a new variable from one of
-// these sources counts like any other: its field is spec.template.spec.containers[main].env[NAME]. Only workloads in
-// the given namespaces are compared, which must be stored in full.
+// these sources counts like any other: its field is spec.template.spec.containers[main].env[NAME]. References $(NAME)
+// are replaced, and helpers of a changed variable do not count. Only workloads in the given namespaces are compared,
+// which must be stored in full.
 func Environments(differences []Difference, before, after *Baseline, namespaces []string) []Difference {
 	for k, was := range before.objects {
 		is := after.objects[k]
@@ -27,6 +31,7 @@ func Environments(differences []Difference, before, after *Baseline, namespaces 
 		edits := compareEnvironments(
 			environments(before, k.namespace, was), environments(after, k.namespace, is), before.salt(),
 		)
+		edits = withoutHelpers(edits, is)
 		i := slices.IndexFunc(differences, func(d Difference) bool { return keyOf(d.Ref) == k })
 		if i >= 0 {
 			for _, e := range differences[i].edits {
@@ -84,11 +89,12 @@ func (b *Baseline) environment(namespace string, container map[string]any) map[s
 		}
 	}
 	variables, _ := container["env"].([]any)
-	given := map[string]bool{}
+	given, latest := map[string]bool{}, maps.Clone(all)
 	for _, each := range variables {
 		variable, _ := each.(map[string]any)
 		name, _ := variable["name"].(string)
-		value := b.value(namespace, variable)
+		value := b.value(namespace, variable, latest)
+		latest[name] = value
 		if given[name] { // which of the two takes precedence depends on the program
 			value = all[name] + ", and " + value
 		}
@@ -97,12 +103,12 @@ func (b *Baseline) environment(namespace string, container map[string]any) map[s
 	return all
 }
 
-// value returns the value of a variable.
-func (b *Baseline) value(namespace string, variable map[string]any) string {
+// value returns the value of a variable, which may refer to the previous variables.
+func (b *Baseline) value(namespace string, variable map[string]any, previous map[string]string) string {
 	from := mapAt(variable, "valueFrom")
 	if from == nil {
 		value, _ := variable["value"].(string)
-		return value
+		return expr.Expand(value, previous)
 	}
 	for field, kind := range map[string]string{"configMapKeyRef": "ConfigMap", "secretKeyRef": "Secret"} {
 		if ref := mapAt(from, field); ref != nil {
@@ -161,9 +167,66 @@ func compareEnvironments(was, is map[string]map[string]string, salt []byte) []ed
 			y, has := after[name]
 			if had != has || !sameValue(x, y, salt) {
 				field := fmt.Sprintf("%s.env[%s]", container, name)
-				edits = append(edits, edit{field: field, was: show(x), is: show(y), now: y})
+				edits = append(edits, edit{field: field, was: show(x), is: show(y), now: y, added: !had && has})
 			}
 		}
 	}
 	return edits
+}
+
+// read matches the names of variables that a loader, a shell, a runtime or a framework may read.
+var read = regexp.MustCompile(`^(_?LD_|GCONV_|LOCPATH|MALLOC_|GLIBC_|CUDA|NVML_|NCCL_|UCX_|OMPI_|OMP_|MKL_|` +
+	`NVIDIA_(VISIBLE|DRIVER|REQUIRE|DISABLE|IMEX|MIG|GDS|CTK|MOFED|NVSWITCH)|` +
+	`PYTHON|TORCH|PYTORCH_|TF_|XLA_|JAX_|TRITON_|TRAIN|CHECKPOINT|LAB_|FRAMEWORK|BASH_|NODE_|JAVA_|PERL|RUBY|GO|` +
+	`SSL_|HTTP|XDG_|TMP|TEMP|(PATH|HOME|ENV|IFS|SHELL|USER|PWD)$)`)
+
+// withoutHelpers returns the edits without those of helpers: new variables of a container that another edited variable
+// refers to as $(NAME), such as the directory in LD_LIBRARY_PATH=$(DRIVER_DIR)/lib64. Any program may read any
+// variable, so a helper only contains paths, and has a name with no known meaning.
+func withoutHelpers(edits []edit, of *object) []edit {
+	refersTo := map[string][]string{} // the variables that refer to a variable, both as fields
+	spec := mapAt(of.body, "spec", "template", "spec")
+	for _, list := range []string{"initContainers", "containers"} {
+		items, _ := spec[list].([]any)
+		for _, each := range items {
+			container, _ := each.(map[string]any)
+			variables, _ := container["env"].([]any)
+			for _, each := range variables {
+				variable, _ := each.(map[string]any)
+				value, _ := variable["value"].(string)
+				field := func(name any) string {
+					return fmt.Sprintf("spec.template.spec.%s[%v].env[%v]", list, container["name"], name)
+				}
+				for _, name := range expr.References(value) {
+					refersTo[field(name)] = append(refersTo[field(name)], field(variable["name"]))
+				}
+			}
+		}
+	}
+	helps := map[string]bool{} // by field; false for what may be a helper
+	for _, e := range edits {
+		if mayHelp(e) {
+			helps[e.field] = false
+		}
+	}
+	for found := true; found; { // a helper may have helpers
+		found = false
+		for field, known := range helps {
+			if !known && slices.ContainsFunc(refersTo[field], func(by string) bool {
+				helper, maybe := helps[by]
+				return helper || !maybe && slices.ContainsFunc(edits, func(e edit) bool { return e.field == by })
+			}) {
+				helps[field], found = true, true
+			}
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(edits), func(e edit) bool { return helps[e.field] })
+}
+
+// mayHelp reports whether an edit adds a variable that can only be meant for other variables.
+func mayHelp(e edit) bool {
+	value, _ := e.now.(string)
+	at := segments(e.field)
+	return e.added && !read.MatchString(at[len(at)-1]) && !slices.ContainsFunc(strings.Split(value, ":"),
+		func(dir string) bool { return !strings.HasPrefix(dir, "/") })
 }

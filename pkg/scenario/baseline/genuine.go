@@ -1,6 +1,7 @@
 package baseline
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -22,8 +23,9 @@ import (
 )
 
 // census is a capture's knowledge of the namespaces in Options.Verify: all their objects, as returned by the API
-// server. A user who may create pods there can set any labels and any owner. Therefore, an object is only considered
-// the work of a controller if the controller exists, and would have created the object like this.
+// server, and the RuntimeClasses that their pods may use. A user who may create pods there can set any labels and any
+// owner. Therefore, an object is only considered the work of a controller if the controller exists, and would have
+// created the object like this.
 type census struct {
 	objects   map[key]*unstructured.Unstructured
 	byUID     map[types.UID]key
@@ -144,6 +146,9 @@ func (c *capture) read(ctx context.Context, k key) (*unstructured.Unstructured, 
 
 // doubt returns the reason why an object is not what it appears to be, or will not remain as it is, or "".
 func (c *census) doubt(k key, raw *unstructured.Unstructured) string {
+	if k.kind == runtimeClass {
+		return "" // not in the namespaces to verify
+	}
 	if held := HeldBy(k.kind, raw.GetFinalizers()); len(held) > 0 {
 		return "the finalizer " + held[0] + " prevents its deletion"
 	}
@@ -173,7 +178,7 @@ func (c *census) doubt(k key, raw *unstructured.Unstructured) string {
 	if owner == nil {
 		return "its controller does not exist"
 	}
-	if field := unlike(owner, raw, c.classSelector(raw)); field != "" {
+	if field := cmp.Or(unlike(owner, raw, c.classSelector(raw)), c.relabeled(owner, raw)); field != "" {
 		return fmt.Sprintf("%s%s %s: %s", mutated, controller.Kind, owner.GetName(), field)
 	}
 	return c.outdated(owner)
@@ -282,10 +287,13 @@ var (
 	}
 )
 
+// runtimeClass is the kind of the classes that may add a selector to the pods that use them.
+var runtimeClass = schema.GroupKind{Group: "node.k8s.io", Kind: "RuntimeClass"}
+
 // classSelector returns the labels of nodes that the RuntimeClass of a pod adds to its node selector.
 func (c *census) classSelector(pod *unstructured.Unstructured) map[string]any {
 	name, _ := mapAt(pod.Object, "spec")["runtimeClassName"].(string)
-	class := c.objects[key{kind: schema.GroupKind{Group: "node.k8s.io", Kind: "RuntimeClass"}, name: name}]
+	class := c.objects[key{kind: runtimeClass, name: name}]
 	if class == nil {
 		return nil
 	}

@@ -186,7 +186,21 @@ func TestForgedObjectsAreFound(t *testing.T) {
 		"a debug container that ended": {
 			with(2, trainPod+"status: {ephemeralContainerStatuses: [{name: debugger-x, state: {terminated: {}}}]}\n"), "",
 		},
-		"a pod behind the Service":   {append(all, bare), "Deployment train and Service train selects it"},
+		"a pod behind the Service": {append(all, bare), "Deployment train and Service train selects it"},
+		"a label for a Service": {
+			append(with(2, replace(trainPod, "app: train", "app: train, scrape: now")),
+				replace(trainService, "name: train,", "name: metrics,", "uid: s1", "uid: s2",
+					"{app: train}", "{scrape: now}")),
+			"differs from the template of ReplicaSet train-1: metadata.labels[scrape]",
+		},
+		"a label that nothing selects": {with(2, replace(trainPod, "app: train", "app: train, seen: by-me")), ""},
+		"a Service that selects what the controller adds": {
+			append(with(3, replace(trainService, "{app: train}", "{app: train, pod-template-hash: h}"))), "",
+		},
+		"hidden from a Service": {
+			with(2, replace(trainPod, "app: train, pod-template-hash: h", "pod-template-hash: h")),
+			"metadata.labels[app]",
+		},
 		"a pod that nothing selects": {append(all, replace(bare, "app: train", "app: debug")), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -310,6 +324,19 @@ func TestEnvironmentsAreCompared(t *testing.T) {
 	}
 	const system = "apiVersion: v1\nkind: Namespace\nmetadata: {name: kube-system, uid: salt}\n" // the salt of captured
 	const at = "changed Deployment a/w spec.template.spec.containers[main].env"
+	edited := func(variables ...string) string { // the last one was /b, the others are new
+		var fields, was, is []string
+		for i, variable := range variables {
+			name, value, _ := strings.Cut(variable, ": ")
+			field, old := "spec.template.spec.containers[main].env["+name+"]", ""
+			if i == len(variables)-1 {
+				old = "/b"
+			}
+			fields, was, is = append(fields, field), append(was, field+": "+old), append(is, field+": "+value)
+		}
+		return "changed Deployment a/w " + strings.Join(fields, " ") + ": " + strings.Join(was, ", ") + " -> " +
+			strings.Join(is, ", ")
+	}
 	for name, test := range map[string]struct {
 		before, after []string
 		want          []string
@@ -354,6 +381,35 @@ func TestEnvironmentsAreCompared(t *testing.T) {
 			[]string{workload("env: [{name: A, value: x}]")},
 			[]string{workload("env: [{name: A, value: x}, {name: A, value: z}]")},
 			[]string{at + "[A]: x -> x, and z"},
+		},
+		"the same value by reference": {
+			[]string{workload("env: [{name: DIR, value: /a}, {name: LIBS, value: /a/lib}]")},
+			[]string{workload("env: [{name: DIR, value: /a}, {name: LIBS, value: $(DIR)/lib}]")}, nil,
+		},
+		"a reference to a later variable": {
+			[]string{workload("env: [{name: LIBS, value: /a/lib}, {name: DIR, value: /a}]")},
+			[]string{workload("env: [{name: LIBS, value: $(DIR)/lib}, {name: DIR, value: /a}]")},
+			[]string{at + "[LIBS]: /a/lib -> $(DIR)/lib"},
+		},
+		"a helper, and a helper of it": {
+			[]string{workload("env: [{name: LIBS, value: /b}]")},
+			[]string{workload("env: [{name: ROOT, value: /r}, {name: DIR, value: $(ROOT)/a}, {name: LIBS, value: $(DIR)}]")},
+			[]string{at + "[LIBS]: /b -> /r/a"},
+		},
+		"helpers of each other": {
+			[]string{workload("env: [{name: LIBS, value: /b}]")},
+			[]string{workload("env: [{name: A, value: /x/$(B)}, {name: B, value: /y/$(A)}, {name: LIBS, value: /c}]")},
+			[]string{edited("A: /x/$(B)", "B: /y//x/$(B)", "LIBS: /c")},
+		},
+		"a helper that a loader reads": {
+			[]string{workload("env: [{name: LIBS, value: /b}]")},
+			[]string{workload("env: [{name: LD_PRELOAD, value: /x.so}, {name: LIBS, value: $(LD_PRELOAD)}]")},
+			[]string{edited("LD_PRELOAD: /x.so", "LIBS: /x.so")},
+		},
+		"a helper that is a setting": {
+			[]string{workload("env: [{name: LIBS, value: /b}]")},
+			[]string{workload("env: [{name: DEVICE, value: cpu}, {name: LIBS, value: /$(DEVICE)}]")},
+			[]string{edited("DEVICE: cpu", "LIBS: /cpu")},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -57,7 +57,9 @@ type trial struct {
 	lookedFrom, lookedUntil time.Time
 	// saw is the evidence from the last evaluation, and why the reason for a failure.
 	saw, why string
-	told     string
+	// unread is set if the source could not be read in the last evaluation.
+	unread bool
+	told   string
 }
 
 // run runs one check.
@@ -106,9 +108,12 @@ func lookLimit(check scenario.Check) time.Duration {
 	return limit
 }
 
-// message describes the problem: in the scenario's words, with the reason if nothing could be compared.
+// message describes the problem: in the scenario's words, or the reason why the source could not be read. A pod that
+// does not exist, for example, does not mean that its log lacks a line.
 func (t *trial) message() string {
 	switch {
+	case t.unread && t.check.Message != "":
+		return fmt.Sprintf("could not verify that %s: %s", t.check.Name, t.why)
 	case t.check.Message == "":
 		return t.why
 	case t.why == "" || t.why == notSo(t.check.Expect):
@@ -180,6 +185,7 @@ func (t *trial) look(ctx context.Context) (holds, known bool, err error) {
 	if ctx.Err() != nil {
 		return false, false, context.Cause(ctx)
 	}
+	t.unread = err != nil
 	if err != nil {
 		t.saw, t.why = "", err.Error()
 		return t.blind(ctx, err)
@@ -205,6 +211,8 @@ func (t *trial) look(ctx context.Context) (holds, known bool, err error) {
 	}
 	t.saw, t.why = evidence(t.check, seen), ""
 	switch {
+	case err != nil && objectMissing(seen.vars):
+		t.unread, t.why = true, seen.evidence
 	case err != nil:
 		t.why = err.Error()
 	case !holds:
@@ -214,6 +222,12 @@ func (t *trial) look(ctx context.Context) (holds, known bool, err error) {
 		t.report()
 	}
 	return holds && err == nil, true, nil
+}
+
+// objectMissing reports whether the check's object does not exist.
+func objectMissing(vars expr.Vars) bool {
+	o, is := vars["o"]
+	return is && o == nil
 }
 
 // blind handles a source that cannot be read.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
 var errRefused = &net.OpError{Op: "dial", Err: errors.New("connection refused")}
@@ -203,4 +204,28 @@ func TestParallelAndWords(t *testing.T) {
 			t.Errorf("said %q", w.said)
 		}
 	})
+}
+
+// A source that cannot be read must not be described by the scenario's message, which would claim something else.
+func TestMessagesOfUnreadSources(t *testing.T) {
+	t.Parallel()
+	check := scenario.Check{Name: "it trains", Message: "the log shows no steps", Expect: "o.x == 1"}
+	for want, test := range map[string]*trial{
+		"could not verify that it trains: no pod": {check: check, unread: true, why: "no pod"},
+		"the log shows no steps":                  {check: check, why: notSo(check.Expect)},
+		"the log shows no steps (no such key: x)": {check: check, why: "no such key: x"},
+		"no pod": {check: scenario.Check{Name: "it trains"}, unread: true, why: "no pod"},
+	} {
+		if got := test.message(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	for _, test := range []struct {
+		vars expr.Vars
+		want bool
+	}{{expr.Vars{"o": nil}, true}, {expr.Vars{"o": map[string]any{}}, false}, {expr.Vars{"list": nil}, false}} {
+		if got := objectMissing(test.vars); got != test.want {
+			t.Errorf("%v: %t", test.vars, got)
+		}
+	}
 }

@@ -269,6 +269,11 @@ func (g *grading) otherChanges(ctx context.Context, begin *baseline.Baseline) er
 	allow = append(allow, harmless(solutions, g.e.Namespaces)...)
 	differences := baseline.Environments(baseline.Diff(begin, now), begin, now, g.e.Namespaces)
 	allow = append(allow, probing(solutions, differences, begin.Get, now.Get)...)
+	placed, err := g.lab.placing(ctx, solutions, differences, begin.Get, now.Get)
+	if err != nil {
+		return err
+	}
+	allow = append(allow, placed...)
 	damage := baseline.Collateral(differences, allow, func(ref scenario.Ref) bool {
 		return others(ref) || within(ref, g.e.Account.namespaces()) || !candidate.may(ref) ||
 			g.e.probes(ref, now.Get(ref))

@@ -49,9 +49,11 @@ func (c *candidate) inPods(ctx context.Context, what scenario.InPods) error {
 			}
 		case len(what.Debug) > 0:
 			err = c.debug(ctx, pod, name, what.Debug)
-		default:
+		case len(what.Resize) > 0:
 			err = c.patchPod(ctx, pod, "resize", "containers",
 				map[string]any{"name": name, "resources": what.Resize})
+		default:
+			err = c.mergePod(ctx, pod, map[string]any{"metadata": what.Metadata})
 		}
 		if err != nil {
 			return fmt.Errorf("pod %s: %w", pod.Name, err)
@@ -122,11 +124,16 @@ func (c *candidate) debug(ctx context.Context, pod *corev1.Pod, target string, c
 func (c *candidate) patchPod(
 	ctx context.Context, pod *corev1.Pod, subresource, list string, item map[string]any,
 ) error {
-	body, err := json.Marshal(map[string]any{"spec": map[string]any{list: []any{item}}})
+	return c.mergePod(ctx, pod, map[string]any{"spec": map[string]any{list: []any{item}}}, subresource)
+}
+
+// mergePod patches a pod or its subresource.
+func (c *candidate) mergePod(ctx context.Context, pod *corev1.Pod, change map[string]any, subresource ...string) error {
+	body, err := json.Marshal(change)
 	if err != nil {
 		return err
 	}
 	_, err = c.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, body,
-		metav1.PatchOptions{FieldManager: objects.ManagerPatch}, subresource)
+		metav1.PatchOptions{FieldManager: objects.ManagerPatch}, subresource...)
 	return err
 }

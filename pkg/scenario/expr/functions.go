@@ -31,6 +31,11 @@ func functions() []cel.EnvOption {
 			cel.Overload("parse_yaml_string", []*cel.Type{cel.StringType}, cel.DynType, cel.UnaryBinding(parseYAML))),
 		cel.Function("selects", cel.Overload("selects_dyn_dyn", []*cel.Type{cel.DynType, cel.DynType}, cel.BoolType,
 			cel.BinaryBinding(selects))),
+		cel.Function("file", cel.Overload("file_dyn_dyn_dyn_dyn",
+			[]*cel.Type{cel.DynType, cel.DynType, cel.DynType, cel.DynType}, cel.StringType,
+			cel.FunctionBinding(file))),
+		cel.Function("environment", cel.Overload("environment_dyn_dyn", []*cel.Type{cel.DynType, cel.DynType},
+			cel.MapType(cel.StringType, cel.StringType), cel.BinaryBinding(environmentOf))),
 		// For compatibility with rules written for Kubernetes' own quantities.
 		member("isGreaterThan", cel.BoolType, func(a, b float64) ref.Val { return types.Bool(a > b) }),
 		member("isLessThan", cel.BoolType, func(a, b float64) ref.Val { return types.Bool(a < b) }),
