@@ -33,6 +33,9 @@ func Environments(differences []Difference, before, after *Baseline, namespaces 
 		)
 		edits = withoutHelpers(edits, is)
 		i := slices.IndexFunc(differences, func(d Difference) bool { return keyOf(d.Ref) == k })
+		if i >= 0 && differences[i].Note != "" {
+			continue // nothing makes up for it
+		}
 		if i >= 0 {
 			for _, e := range differences[i].edits {
 				if !ofEnvironment(e.field) {

@@ -428,3 +428,18 @@ func TestEnvironmentsAreCompared(t *testing.T) {
 		})
 	}
 }
+
+// A workload that cannot be deleted is reported, whatever else was changed in it.
+func TestNotesOnWorkloadsRemain(t *testing.T) {
+	t.Parallel()
+	const text = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: w, namespace: a}\n" +
+		"spec: {template: {spec: {containers: [{name: main, image: i}]}}}\n"
+	before, after := captured(t, Options{}, text), captured(t, Options{}, strings.Replace(text, "image: i", "image: j", 1))
+	for _, o := range after.objects {
+		o.note = "the finalizer example.com/hold prevents its deletion"
+	}
+	got := Environments(Diff(before, after), before, after, []string{"a"})
+	if len(got) != 1 || got[0].Note == "" {
+		t.Errorf("%q", lines(got))
+	}
+}

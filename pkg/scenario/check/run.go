@@ -113,7 +113,7 @@ func lookLimit(check scenario.Check) time.Duration {
 func (t *trial) message() string {
 	switch {
 	case t.unread && t.check.Message != "":
-		return fmt.Sprintf("could not verify that %s: %s", t.check.Name, t.why)
+		return "could not be verified: " + t.why
 	case t.check.Message == "":
 		return t.why
 	case t.why == "" || t.why == notSo(t.check.Expect):

@@ -211,7 +211,7 @@ func TestMessagesOfUnreadSources(t *testing.T) {
 	t.Parallel()
 	check := scenario.Check{Name: "it trains", Message: "the log shows no steps", Expect: "o.x == 1"}
 	for want, test := range map[string]*trial{
-		"could not verify that it trains: no pod": {check: check, unread: true, why: "no pod"},
+		"could not be verified: no pod":           {check: check, unread: true, why: "no pod"},
 		"the log shows no steps":                  {check: check, why: notSo(check.Expect)},
 		"the log shows no steps (no such key: x)": {check: check, why: "no such key: x"},
 		"no pod": {check: scenario.Check{Name: "it trains"}, unread: true, why: "no pod"},
