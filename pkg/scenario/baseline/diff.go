@@ -22,6 +22,9 @@ const (
 	Changed Kind = "changed"
 )
 
+// notSet is shown instead of the value of a field that an object does not have.
+const notSet = "not set"
+
 // Difference is an object that differs from the baseline.
 type Difference struct {
 	Ref  scenario.Ref `json:"ref"`
@@ -55,7 +58,7 @@ func (d Difference) String() string {
 	}
 	text += ": " + strings.Join(d.Fields, ", ")
 	if len(d.Fields) == 1 && (d.Before != "" || d.After != "") {
-		text += " (" + d.Before + ", now " + d.After + ")"
+		text += " (" + cmp.Or(d.Before, notSet) + ", now " + cmp.Or(d.After, notSet) + ")"
 	}
 	return text
 }

@@ -7,6 +7,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -29,6 +30,19 @@ func HeldBy(kind schema.GroupKind, finalizers []string) []string {
 		"ResourceClaim.resource.k8s.io": {"resource.kubernetes.io/delete-protection"},
 	}[kind.String()], metav1.FinalizerDeleteDependents, metav1.FinalizerOrphanDependents)
 	return slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return slices.Contains(known, f) })
+}
+
+// heldFromOutside returns the finalizers with which a candidate can prevent the deletion of an object outside of the
+// exercise's namespaces. In other kinds, controllers add and remove finalizers at any time.
+func heldFromOutside(kind schema.GroupKind, metadata map[string]any) []any {
+	if kind.Group != rbacv1.GroupName && kind.Kind != "Node" && kind.Kind != "RuntimeClass" {
+		return nil
+	}
+	all, _ := metadata["finalizers"].([]any)
+	return slices.DeleteFunc(slices.Clone(all), func(each any) bool {
+		name, is := each.(string)
+		return !is || len(HeldBy(kind, []string{name})) == 0
+	})
 }
 
 // rewritten returns a note if the template of a Deployment's old revision was changed, so that a rollback would use

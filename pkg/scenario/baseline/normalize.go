@@ -53,6 +53,9 @@ func normalizeMetadata(kind schema.GroupKind, metadata map[string]any) map[strin
 			delete(kept, "labels")
 		}
 	}
+	if held := heldFromOutside(kind, metadata); len(held) > 0 {
+		kept["finalizers"] = held
+	}
 	owners, _ := metadata["ownerReferences"].([]any)
 	var names []any
 	for _, each := range owners {

@@ -274,6 +274,7 @@ func (g *grading) otherChanges(ctx context.Context, begin *baseline.Baseline) er
 		return err
 	}
 	allow = append(allow, placed...)
+	worsened(differences, g.e.Namespaces, candidate.may, begin.Get, now.Get)
 	damage := baseline.Collateral(differences, allow, func(ref scenario.Ref) bool {
 		return others(ref) || within(ref, g.e.Account.namespaces()) || !candidate.may(ref) ||
 			g.e.probes(ref, now.Get(ref))
@@ -303,6 +304,9 @@ func harmless(allow []scenario.Allowed, namespaces []string) []scenario.Allowed 
 			one.Fields, one.Created, one.Deleted = []string{"metadata.annotations"}, false, false
 			if one.Kind == kindConfigMap || one.Kind == kindSecret {
 				one.Fields = append(one.Fields, "immutable")
+			}
+			if one.Kind == "Service" {
+				one.Fields = append(one.Fields, "metadata.labels")
 			}
 			all = append(all, one)
 		}

@@ -144,9 +144,8 @@ func (l *Lab) unblockIn(ctx context.Context, namespace string) {
 			continue
 		}
 		for _, r := range list.APIResources {
-			// Nobody puts finalizers on endpoints and events, and the API server warns about the former.
-			if !slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "patch") || r.Name == "endpoints" ||
-				r.Name == "events" {
+			// The API server warns about endpoints.
+			if !slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "patch") || r.Name == "endpoints" {
 				continue
 			}
 			reach := l.Dynamic.Resource(gv.WithResource(r.Name)).Namespace(namespace)

@@ -1,0 +1,136 @@
+package exercise
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
+)
+
+// worsened adds a note to differences that no permission of a scenario covers, because they cause the next problem: the
+// workload runs now, but its next pod, the next rollout or the next drain of its node fails.
+func worsened(
+	differences []baseline.Difference, namespaces []string, may func(scenario.Ref) bool,
+	begin, now func(scenario.Ref) map[string]any,
+) {
+	for i := range differences {
+		d := &differences[i]
+		is := now(d.Ref)
+		if is == nil || d.Note != "" {
+			continue
+		}
+		inside := slices.Contains(namespaces, d.Ref.Namespace)
+		switch {
+		case d.Kind == baseline.Created && may(d.Ref) && len(finalizersOf(is)) > 0:
+			d.Note = "the finalizer " + finalizersOf(is)[0] + " prevents its deletion"
+		case inside && slices.Contains(workloads, d.Ref.Kind):
+			d.Note = nextPodsFail(begin(d.Ref), is)
+		case inside && d.Ref.Kind == "PodDisruptionBudget":
+			d.Note = noEviction(is)
+		case inside && d.Ref.Kind == kindSecret && d.Kind == baseline.Created && isToken(is):
+			d.Note = "a token that does not expire"
+		}
+	}
+}
+
+func finalizersOf(object map[string]any) []string {
+	return (&unstructured.Unstructured{Object: object}).GetFinalizers()
+}
+
+// isToken reports whether a Secret requests a token for a service account. OpenShift creates such Secrets.
+func isToken(secret map[string]any) bool {
+	annotations := (&unstructured.Unstructured{Object: secret}).GetAnnotations()
+	return secret["type"] == string(corev1.SecretTypeServiceAccountToken) && annotations["kubernetes.io/created-by"] == ""
+}
+
+// noEviction returns a note if a PodDisruptionBudget allows no eviction at all, or "".
+func noEviction(budget map[string]any) string {
+	spec, _, _ := unstructured.NestedMap(budget, "spec")
+	most, least := fmt.Sprint(spec["maxUnavailable"]), fmt.Sprint(spec["minAvailable"])
+	if most == "0" || most == "0%" || least == "100%" {
+		return "it allows no eviction, so that no node with its pods can be drained"
+	}
+	return ""
+}
+
+// nextPodsFail returns a note if pods that a workload creates later may not start, do not get its template, or are
+// evicted, or "".
+func nextPodsFail(was, is map[string]any) string {
+	strategy, _, _ := unstructured.NestedMap(is, "spec", "updateStrategy")
+	before, _, _ := unstructured.NestedMap(was, "spec", "updateStrategy")
+	if strategy["type"] == "OnDelete" && before["type"] != "OnDelete" {
+		return "spec.updateStrategy is OnDelete, so that changes have no effect on its pods"
+	}
+	partition, _, _ := unstructured.NestedInt64(strategy, "rollingUpdate", "partition")
+	if old, _, _ := unstructured.NestedInt64(before, "rollingUpdate", "partition"); partition > old {
+		return fmt.Sprintf("spec.updateStrategy.rollingUpdate.partition is %d, so that changes have no effect on its pods",
+			partition)
+	}
+	had, has := containersOf(was), containersOf(is)
+	for _, name := range slices.Sorted(maps.Keys(has)) {
+		if has[name]["imagePullPolicy"] == string(corev1.PullNever) &&
+			had[name]["imagePullPolicy"] != string(corev1.PullNever) {
+			return "container " + name + ": imagePullPolicy is Never, so that its pods start only on nodes that have the image"
+		}
+		if bad := unreasonable(had[name], has[name]); bad != "" {
+			return "container " + name + ": " + bad
+		}
+	}
+	return ""
+}
+
+// bounds are the values that are reasonable in addition to the previous one. A limit below its minimum kills the pod or
+// slows it down as soon as it works; a request above its maximum reserves much of a node for a pod that does not need
+// it.
+var bounds = []struct {
+	list, resource string
+	least, most    string
+}{
+	{"limits", "cpu", "100m", ""},
+	{"limits", "memory", "128Mi", ""},
+	{"limits", "ephemeral-storage", "128Mi", ""},
+	{"requests", "cpu", "", "1"},
+	{"requests", "memory", "", "8Gi"},
+	{"requests", "ephemeral-storage", "", "10Gi"},
+}
+
+// unreasonable returns the first value of a container's resources that is out of bounds and that it did not have before,
+// or "".
+func unreasonable(was, is map[string]any) string {
+	for _, b := range bounds {
+		value, has := quantity(is, b.list, b.resource)
+		old, had := quantity(was, b.list, b.resource)
+		if !has {
+			continue
+		}
+		bad := ""
+		if b.least != "" && value.Cmp(apiresource.MustParse(b.least)) < 0 && (!had || value.Cmp(old) < 0) {
+			bad = "too little for it to keep working"
+		}
+		if b.most != "" && value.Cmp(apiresource.MustParse(b.most)) > 0 && (!had || value.Cmp(old) > 0) {
+			bad = "more than it needs"
+		}
+		if bad != "" {
+			return fmt.Sprintf("resources.%s.%s is %s (before: %s), %s", b.list, b.resource, value.String(),
+				cmp.Or(map[bool]string{true: old.String()}[had], "none"), bad)
+		}
+	}
+	return ""
+}
+
+// quantity returns a value of a container's resources.
+func quantity(container map[string]any, list, name string) (apiresource.Quantity, bool) {
+	value, found, _ := unstructured.NestedFieldNoCopy(container, "resources", list, name)
+	if !found {
+		return apiresource.Quantity{}, false
+	}
+	q, err := apiresource.ParseQuantity(fmt.Sprint(value))
+	return q, err == nil
+}
