@@ -434,7 +434,8 @@ func TestNotesOnWorkloadsRemain(t *testing.T) {
 	t.Parallel()
 	const text = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: w, namespace: a}\n" +
 		"spec: {template: {spec: {containers: [{name: main, image: i}]}}}\n"
-	before, after := captured(t, Options{}, text), captured(t, Options{}, strings.Replace(text, "image: i", "image: j", 1))
+	before := captured(t, Options{}, text)
+	after := captured(t, Options{}, strings.Replace(text, "image: i", "image: j", 1))
 	for _, o := range after.objects {
 		o.note = "the finalizer example.com/hold prevents its deletion"
 	}
