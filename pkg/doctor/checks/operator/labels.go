@@ -88,7 +88,7 @@ func checkMIGManager(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	}
 	found.Fix = finding.Fix{
 		Text: "Stop all processes that use the node's GPUs, then request the configuration again: the manager acts when the label changes. Add host services that hold GPUs to its " +
-			"gpu-clients ConfigMap. If a GPU needs a reboot, set WITH_REBOOT=true in migManager.env.",
+			"gpu-clients ConfigMap. If a GPU requires a reboot of the node, set WITH_REBOOT=true in migManager.env.",
 		Commands: []string{shell.Command("kubectl drain %s --ignore-daemonsets --delete-emptydir-data", n.Name)},
 	}
 	if want := n.Labels[config]; want != "" {
@@ -139,7 +139,7 @@ func gfdCheck() engine.Check {
 	return engine.Check{
 		ID:    "gfd.labels",
 		Layer: finding.LayerOperator,
-		Title: "GPU feature discovery runs, but its labels are missing",
+		Title: "GPU feature discovery is running, but its labels are missing",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "label nvidia.com/gpu.product of nodes that run GPU feature discovery, and the logs of GPU feature discovery and NFD's master",
 		Why: "GPU feature discovery passes its labels to NFD. It finds no GPU if it starts before the driver is ready, and NFD rejects labels in namespaces that are not configured. " +
