@@ -105,7 +105,7 @@ func (a *arming) addFlags(cmd *cobra.Command) {
 	flags.BoolVarP(&a.yes, "yes", "y", false,
 		map[string]string{
 			"arm":    "Do not ask for confirmation",
-			"disarm": "No effect: disarm never asks for confirmation (accepted for scripts)",
+			"disarm": "No effect: disarm never asks for confirmation",
 		}[a.verb])
 	flags.DurationVar(&a.timeout, "timeout", a.timeout, "Time to wait for the processes to notice the change")
 	a.format.AddFlags(cmd)

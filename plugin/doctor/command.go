@@ -20,8 +20,8 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 	o := newOptions()
 	cmd := &cobra.Command{
 		Use:   "doctor [NODE...]",
-		Short: "Find out why GPU workloads do not run: root cause, evidence and fix",
-		Long: `Find out why GPU workloads do not run. Every finding quotes its evidence and the source of that evidence. Consequences are listed below their
+		Short: "Find out why GPU workloads are not running: root cause, evidence and fix",
+		Long: `Find out why GPU workloads are not running. Every finding quotes its evidence and the source of that evidence. Consequences are listed below their
 cause, so that the top level shows the root causes, each with a fix that is specific to this cluster.
 
 Nothing is changed. doctor reads the API. On GPU nodes that look unhealthy, it also starts a privileged pod that inspects the node and is then deleted. To
@@ -35,7 +35,7 @@ doctor inspects all namespaces. With -n NAMESPACE, it omits findings about workl
 ` + ignoreExample() + `
 
 The exit code is 2 if there is a finding of the --fail-on severity or higher, 1 if doctor failed, and 0 otherwise. If --fail-on is specified,
-the exit code is also 2 if a check could not run, for example for lack of permissions, unless --allow-unknown is set.`,
+the exit code is also 2 if a check could not run, for example without permission, unless --allow-unknown is set.`,
 		Example: `  # Diagnose the cluster
   kubectl gpu-fault doctor
 

@@ -15,7 +15,7 @@ func newLossCommand(connection *kube.Connection, streams genericiooptions.IOStre
 	cmd := &cobra.Command{
 		Use:   "loss (--pod POD | --workload TYPE/NAME | NODE... | -l SELECTOR) --percent N [--to PEER]... [--from PEER]...",
 		Short: "Drop some of the packets between pods and their peers, until the run is reverted or expires",
-		Long: `Drop a percentage of the packets between pods and their peers at random, in the kernel of the pods' nodes, as a bad cable or a congested switch
+		Long: `Randomly drop a percentage of the packets between pods and their peers, in the kernel of the pods' nodes, as a bad cable or a congested switch
 does. TCP retransmits lost packets: connections become slow, and fail only if the loss is high.
 
 Targets, peers, limits and undo are the same as for network partition. --to drops packets that the pods send to the peer; --from drops packets that they

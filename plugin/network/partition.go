@@ -69,7 +69,7 @@ A peer is one of these:
 address are dropped. A connection needs both directions: with --to alone, requests from the peer arrive, but the responses are lost.
 
 The rules match addresses. Packets to a Service have the address of the pod behind the Service. A recreated pod has a different address, and is not
-cut off. Packets between a pod and its own node pass, so the kubelet's probes continue to work.
+cut off. Packets between a pod and its own node are not dropped, so the kubelet's probes continue to work.
 
 With --via chaos-mesh, an installed Chaos Mesh injects the fault instead: the command creates NetworkChaos objects and waits until their status
 reports that the fault is injected in all pods. No privileged pod is started. Packets between a pod and its own node are also dropped. --port, --protocol, dns,

@@ -47,7 +47,7 @@ func newPrintCommand(connection *kube.Connection, streams genericiooptions.IOStr
 		Long: `Print a ClusterRole and Roles for each feature, with bindings for --user, --group and --serviceaccount, to apply with kubectl.
 
 The bindings contain exactly the specified subjects, so specify all of them each time. The roles for cuda require -n NAMESPACE and cover only
-the workloads in that namespace. With -n NAMESPACE, the roles for xid also allow reading the pods in it, which --pod requires.
+the workloads in that namespace. With -n NAMESPACE, the roles for xid also allow reading its pods, which --pod requires.
 
 If a role is in the ledger namespace, the list also contains that namespace. Do not pipe the list into kubectl delete: this deletes the
 namespace, including all records for undoing faults.`,
