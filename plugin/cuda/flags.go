@@ -16,7 +16,7 @@ import (
 
 // faultHelp describes the flags in faultFlags by group, because --help sorts them by name.
 const faultHelp = `What fails: --xid selects the errors that an XID causes in running processes and in new ones ("cuda profiles"
-lists them); --error selects a single error. --phase-new and --nvml override the errors of new processes and of NVML; --sticky sets whether the context is
+lists them); --error selects a single error. --phase-new overrides the errors of new processes, and --nvml those of NVML; --sticky sets whether the context is
 lost. --hang, --latency, --mem-limit, --hide-devices, --corrupt-d2h, --driver-mismatch and --fabric-not-ready work alone or in addition to an
 error.
 

@@ -24,7 +24,7 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 		Long: `Find out why GPU workloads are not running. Every finding quotes its evidence and the source of that evidence. Consequences are listed below their
 cause, so that the top level shows the root causes, each with a fix that is specific to this cluster.
 
-Nothing is changed. doctor reads the API. On GPU nodes that look unhealthy, it also starts a privileged pod that inspects the node and is then deleted. To
+Nothing is changed. doctor queries the API. On GPU nodes that look unhealthy, it also starts a privileged pod that inspects the node and is then deleted. To
 inspect other nodes, name them or use --all-gpu-nodes. To avoid starting pods, use --api-only. Anything that could not be checked is listed, and never counts as
 healthy.
 

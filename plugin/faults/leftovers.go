@@ -45,7 +45,7 @@ func NewLeftoversCommand(connection *kube.Connection, streams genericiooptions.I
 	cmd := &cobra.Command{
 		Use:   "leftovers [--node NODE... | --nodes] [--clean]",
 		Short: "Find and remove objects that fault injection left behind in the cluster",
-		Long: `Find objects that fault injection left behind in all namespaces, and remove them with --clean. They are from this tool, after a crash, or from NVIDIA
+		Long: `Find objects that fault injection left behind in all namespaces, and remove them with --clean. They can come from this tool, after a crash, or from NVIDIA
 Dynamo's fault-injection tooling: ConfigMaps, network faults, the service and its agents, and additions to workloads.
 
 Objects of a run whose fault may still be in place are not leftovers. In workloads, --clean removes only the known additions; your own libraries,

@@ -36,7 +36,7 @@ func newSaveCommand(streams genericiooptions.IOStreams) *cobra.Command {
 file is loaded.
 
 An OCI archive contains all platforms and works with ctr images import, kind load image-archive, podman load and skopeo. A docker archive contains
-one platform and no digest, so it must use the default tag of the image.`,
+one platform and no digest, so the image must keep its default tag.`,
 		Example: `  # Load the image into the nodes of a kind cluster
   kubectl gpu-fault image save gpu-fault-node -f image.tar && kind load image-archive image.tar
 

@@ -24,7 +24,7 @@ func newSlowCommand(connection *kube.Connection, streams genericiooptions.IOStre
 link does.
 
 Targets, peers, limits and undo are the same as for network partition. Only packets that the pods receive are slowed down: the latency is added once
-per request and response, and twice if the peer is also one of the selected pods. --from selects the peers; by default, packets from all
+per round trip, and twice if the peer is also one of the selected pods. --from selects the peers; by default, packets from all
 addresses are slowed down.
 
 The packets wait in a queueing discipline (tc) on the node's end of the pods' links: in HTB, and for --latency also in netem. Most kernels have

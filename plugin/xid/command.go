@@ -46,7 +46,7 @@ With --real, the driver itself reports XID 13, 31 or 43, because a program cause
 address (13) or to an address that is not mapped (31), or its assertion fails (43). All readers, including NVML and DCGM, see this XID. Only
 the program's CUDA context is lost. The program runs in a pod in the namespace set with -n.
 
-With --in-cluster, pods of a Job in the cluster inject the fault, each into some of the nodes. They run this command with the permissions of a
+With --in-cluster, the pods of a Job in the cluster inject the fault; each pod handles some of the nodes. The pods run this command with the permissions of a
 service account, and each creates its own run. Ctrl-C and ` + "`revert`" + ` stop them.`,
 		Example: `  # Make GPU 0 of gpu-1 fall off the bus
   kubectl gpu-fault xid 79 gpu-1
