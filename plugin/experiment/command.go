@@ -72,7 +72,7 @@ not met.`,
   # Run an experiment from a file on a node that runs a pod of a Deployment, with a report for CI
   kubectl gpu-fault run -f experiment.yaml --pods-of deployment/vllm -n infer --yes -o junit
 
-  # Print a report for CI, and also write reports for people and programs
+  # Print a report for CI, and write others for people and programs
   kubectl gpu-fault run xid-detection --node gpu-1 --yes -o junit \
       --html report.html --json report.json
 
