@@ -75,21 +75,15 @@ func checkMIGNode(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		r.Pass(n.Object())
 		return
 	}
-	fix := finding.Fix{Text: "Partition all GPUs on the node identically, or use the strategy mixed, which allows any partitioning."}
-	if want := n.Labels["nvidia.com/mig.config"]; want != "" {
-		fix.Commands = append(fix.Commands, shell.Command(
-			"kubectl label node %s nvidia.com/mig.config=all-disabled --overwrite # or one that partitions all GPUs identically",
-			n.Name,
-		))
-	}
+	fix := finding.Fix{Text: "Partition all GPUs on the node identically (with the MIG manager: label " +
+		"nvidia.com/mig.config) while no pod uses them, or use the strategy mixed, which allows any partitioning."}
 	if h, ok := facts.ReleaseOf(f, facts.ChartDevicePlugin); ok {
 		fix.Commands = append(fix.Commands, facts.HelmUpgrade(h, "migStrategy=mixed"))
 	} else {
 		fix.Commands = append(fix.Commands, facts.ChangeOperator(f, "mig.strategy", "mixed")...)
 	}
 	r.Add(finding.Finding{
-		Object:   n.Object(),
-		Title:    "the MIG partitions of the GPUs do not match the MIG strategy, so the node offers no GPUs",
+		Object: n.Object(), Title: "the MIG partitions of the GPUs do not match the MIG strategy",
 		Evidence: evidence, Fix: fix,
 	})
 }
@@ -275,8 +269,8 @@ func (o migOffer) check(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 					finding.FieldEvidence(n.Object(), ".status.allocatable", "%s", facts.GPUText(n.Status.Allocatable)),
 					finding.FieldEvidence(facts.PodObject(pod), ".spec.containers[].resources.limits", "%s", name)),
 				Fix: finding.Fix{
-					Text: fmt.Sprintf("Request what the nodes offer (%s), or change the strategy of the device plugin to %s.",
-						words.Joined(offers), other),
+					Text: fmt.Sprintf("Request what the nodes offer (%s), or change the strategy of the device plugin "+
+						"to %s, which renames the resources that other pods request.", words.Joined(offers), other),
 					Commands: facts.ChangeOperator(f, "mig.strategy", other),
 				},
 			})

@@ -123,6 +123,9 @@ func checkNVML(f *facts.Facts, r *engine.Result, n *facts.Node, waiting []string
 				},
 				Fix: nvmlFix(f, n, pod, class),
 			}
+			if words.ContainsAny(e.Text, []string{noDevices, "NVML: Driver", "NVML: Insuff"}) {
+				found.Title = fmt.Sprintf("the %s finds no GPU through NVML", c)
+			}
 			if class == "" && onDocker(n) {
 				found.Title = fmt.Sprintf(
 					"Docker starts the %s without the NVIDIA runtime, so it finds no NVML library", c)
@@ -200,9 +203,8 @@ func nestedFix(n *facts.Node) (fix finding.Fix, nested bool) {
 		return finding.Fix{
 			Text: "minikube passes GPUs to its node only when the cluster is created. With the driver docker, " +
 				"configure the NVIDIA Container Toolkit for Docker on the host, then create the cluster with --gpus " +
-				"all (minikube start --driver docker --container-runtime docker --gpus all). First delete an " +
-				"existing cluster, including everything in it. --gpus all enables the add-on nvidia-device-plugin; " +
-				"the older nvidia-gpu-device-plugin is only for the driver kvm2.",
+				"all (minikube start --driver docker --container-runtime docker --gpus all), which enables the " +
+				"add-on nvidia-device-plugin. First delete an existing cluster, including everything in it.",
 			Commands: []string{"minikube profile list"},
 		}, true
 	case strings.HasPrefix(n.Spec.ProviderID, "kind://"):

@@ -367,12 +367,14 @@ func (l link) fix(f *facts.Facts, t facts.PodTrouble) finding.Fix {
 		}
 	case "cuda-ready":
 		return finding.Fix{
-			Text:     "A simple CUDA program fails on the node although the driver and toolkit are ready. Its log contains the CUDA error; on nodes with NVSwitches, check the Fabric Manager first.",
+			Text: "A simple CUDA program does not succeed on the node although the driver and toolkit are ready. Its " +
+				"log contains the CUDA error; on nodes with NVSwitches, check the Fabric Manager first.",
 			Commands: see,
 		}
 	}
 	return finding.Fix{
-		Text:     "The operator's validator cannot get a GPU: it requests one, and waits while all are in use. Free a GPU, or delete the validator's pod when a GPU is free.",
+		Text: "The operator's validator requests a GPU, and waits while all are in use. Free a GPU, or delete the " +
+			"validator's pod when a GPU is free.",
 		Commands: append(see, facts.RestartPod(pod.Namespace, pod.Name)),
 	}
 }

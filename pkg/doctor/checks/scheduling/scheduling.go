@@ -211,12 +211,12 @@ func checkTopology(f *facts.Facts, r *engine.Result) {
 			}
 		}
 		r.Add(finding.Finding{
-			Title:  "the kubelet's topology manager could not allocate the GPUs and CPUs from a single NUMA node",
+			Title:  "the kubelet's topology manager could not align the pod's GPUs and CPUs with NUMA nodes",
 			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Evidence: evidence,
 			Fix: finding.Fix{
 				Text: "Request no more CPUs and GPUs than one NUMA node has, or relax topologyManagerPolicy (to " +
-					"best-effort) in the kubelet's configuration. The kubelet does not retry a rejected pod: its " +
-					"owner must create a new one.",
+					"best-effort) in the kubelet's configuration. The kubelet does not retry a rejected pod: delete " +
+					"it, and recreate it if it has no controller.",
 				Commands: []string{shell.Command("kubectl -n %s delete pod %s", pod.Namespace, pod.Name)},
 			},
 		})
@@ -285,17 +285,16 @@ func checkAdmission(f *facts.Facts, r *engine.Result) {
 		restart, tooEarly := early(f, pod)
 		switch {
 		case outOf:
-			issue.Title = "the pod was bound to a node without enough free GPUs, bypassing the scheduler"
-			issue.Fix.Text = "Delete the failed pod. If its template sets spec.nodeName, remove the field. " +
-				"Otherwise, find out what else binds pods: a second scheduler, or Karpenter before 0.9, which binds " +
-				"pods before the device plugin is ready."
+			issue.Title = "the kubelet rejected the pod, because its node did not have enough free GPUs"
+			issue.Fix.Text = "Delete the failed pod. If this happens again, find out what binds pods while the " +
+				"device plugin is not ready or the GPUs are in use: spec.nodeName in the template, a second " +
+				"scheduler, or Karpenter before 0.9."
 		case tooEarly:
 			issue.Title = "the kubelet admitted the pod before the device plugin had registered, which happens after " +
 				"a restart"
-			issue.Cause = "After a restart of the node, the kubelet or the container runtime, the kubelet admits the " +
-				"node's pods again. Until the device plugin has registered, the kubelet has no GPUs for the pods, " +
-				"and rejects them permanently. If only the kubelet was restarted, newer kubelets do not reject pods " +
-				"that were already running (kubernetes#118559)."
+			issue.Cause = "After a restart, the kubelet admits the node's pods again. Until the device plugin has " +
+				"registered, the kubelet has no GPUs for them, and rejects them permanently. If only the kubelet was " +
+				"restarted, newer kubelets do not reject pods that were already running (kubernetes#118559)."
 			issue.Confidence, issue.Evidence = finding.Possible, append(issue.Evidence, restart...)
 			issue.Fix.Text = "Delete the failed pods: controllers recreate them, but a pod without a controller must " +
 				"be recreated manually. Drain a node before you restart it."

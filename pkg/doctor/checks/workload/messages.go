@@ -338,7 +338,7 @@ func describePlugin(f *facts.Facts, pod *corev1.Pod, name corev1.ResourceName, i
 		}
 		found := facts.TroubleFinding(t)
 		issue.Title = "no node offers " + string(name) +
-			", because the pod of the plugin that advertises it is not running"
+			", and a pod of the software that advertises it is not running"
 		issue.Cause = "The pod " + plugin.Name + " " + facts.TroubleWords(t) + ". The waiting pod does not need to " +
 			"be changed."
 		issue.Evidence, issue.Fix = append(found.Evidence, issue.Evidence...), found.Fix
