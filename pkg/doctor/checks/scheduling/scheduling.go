@@ -144,46 +144,29 @@ func reportPending(f *facts.Facts, r *engine.Result, id string) {
 		if old := predecessor(f, p.Pod); old != nil && id == "sched.all-in-use" {
 			describeDeadlock(p.Pod, old, &issue)
 		}
+		if id == "sched.all-in-use" {
+			if left := leftovers(f, p.Evidence); left != nil {
+				issue.Severity, issue.Evidence = finding.Error, append(issue.Evidence, left...)
+			}
+		}
 		r.Add(issue)
 	}
 }
 
-// predecessor returns a pod that holds GPUs and belongs to an older ReplicaSet of the pod's Deployment, or nil if there
-// is none.
-func predecessor(f *facts.Facts, pod *corev1.Pod) *corev1.Pod {
-	deployment, set := facts.DeploymentOf(pod)
-	if deployment == "" {
-		return nil
-	}
+// leftovers returns evidence that pods in other evidence, which hold GPUs, belong to jobs that have finished.
+func leftovers(f *facts.Facts, holders []finding.Evidence) (all []finding.Evidence) {
 	for i := range f.Snapshot.Pods {
-		old := &f.Snapshot.Pods[i]
-		other, itsSet := facts.DeploymentOf(old)
-		if old.Namespace == pod.Namespace && other == deployment && itsSet != set && old.Spec.NodeName != "" &&
-			old.DeletionTimestamp == nil && !facts.Ended(old) && f.AsksForGPU(old) &&
-			old.CreationTimestamp.Before(&pod.CreationTimestamp) {
-			return old
+		pod := &f.Snapshot.Pods[i]
+		if !slices.ContainsFunc(holders, func(e finding.Evidence) bool {
+			return strings.HasPrefix(e.Source, facts.PodObject(pod).String()+" on Node ")
+		}) {
+			continue
+		}
+		if source, text := f.LeftOver(pod, nil); text != "" {
+			all = append(all, finding.Evidence{Source: source, Text: text})
 		}
 	}
-	return nil
-}
-
-// describeDeadlock describes a rolling update that is waiting for the GPUs of the pods that it replaces.
-func describeDeadlock(pod, old *corev1.Pod, issue *finding.Finding) {
-	deployment, _ := facts.DeploymentOf(pod)
-	issue.Severity, issue.Confidence = finding.Error, finding.Likely
-	issue.Title = "the rolling update is deadlocked: the new pod needs the GPUs that the Deployment's old pod holds"
-	issue.Evidence = append(
-		[]finding.Evidence{finding.FieldEvidence(facts.PodObject(old), ".metadata.ownerReferences",
-			"%s, running on %s", metav1.GetControllerOf(old).Name, old.Spec.NodeName)},
-		issue.Evidence...)
-	issue.Fix = finding.Fix{
-		Text: "Let the Deployment delete the old pod first: use the strategy Recreate, or set maxSurge to 0 and " +
-			"maxUnavailable to 1. Otherwise, add a GPU for the duration of the update.",
-		Commands: []string{
-			shell.Command("kubectl -n %s patch deployment %s --type merge -p %s", pod.Namespace, deployment,
-				`{"spec":{"strategy":{"type":"Recreate","rollingUpdate":null}}}`),
-		},
-	}
+	return all
 }
 
 // checkTopology reports pods that the topology manager rejected.

@@ -194,7 +194,8 @@ var ofModels = regexp.MustCompile(`^(?:NIM|Nemo|LLM|VLLM|Inference|Ray|Train|PyT
 func podsNamed(f *facts.Facts, o finding.Object) (count int, ready, ill bool, removed finding.Evidence) {
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
-		if pod.Namespace == o.Namespace && strings.HasPrefix(pod.Name, o.Name+"-") {
+		if pod.Namespace == o.Namespace && strings.HasPrefix(pod.Name, o.Name+"-") &&
+			pod.Status.Phase != corev1.PodSucceeded { // for example the finished download of a model
 			count++
 			ready = ready || facts.RunsReady(pod) && pod.DeletionTimestamp == nil
 			ill = ill || pod.DeletionTimestamp == nil && (inTrouble(f, pod) || facts.Unscheduled(pod))
