@@ -25,7 +25,8 @@ func (f *Facts) LeftOver(pod *corev1.Pod, _ *Node) (source, text string) {
 		role := first.Labels[training+"replica-type"]
 		if !metav1.IsControlledBy(first, &metav1.ObjectMeta{UID: owner.UID}) || first.Namespace != pod.Namespace ||
 			first.Status.Phase != corev1.PodSucceeded ||
-			first.Labels[training+"job-role"] != "master" && !slices.Contains([]string{"master", "chief", "launcher"}, role) {
+			first.Labels[training+"job-role"] != "master" &&
+				!slices.Contains([]string{"master", "chief", "launcher"}, role) {
 			continue
 		}
 		var at time.Time

@@ -30,8 +30,8 @@ func (f *comparer) incomplete(object *unstructured.Unstructured, pods []*corev1.
 	}}
 }
 
-// lacking returns evidence that a gang of KAI Scheduler has no pods of some of its roles, which are its subgroups, while
-// others of its pods have been waiting for them, and which autoscaler has scaled such a role to zero.
+// lacking returns evidence that a gang of KAI Scheduler has no pods of some of its roles, which are its subgroups,
+// while others of its pods have been waiting for them, and which autoscaler has scaled such a role to zero.
 //
 //	pods of the gang: 1, minimum: 3, no pods of NAME and NAME
 //	scaled to zero: ScaledObject NAME: MESSAGE
@@ -56,8 +56,8 @@ func (f *comparer) lacking(object *unstructured.Unstructured, pods []*corev1.Pod
 		names = append(names, name)
 		for _, e := range f.Events {
 			target := toZero.FindStringSubmatch(e.Message)
-			if o := e.InvolvedObject; target != nil && o.Kind == "ScaledObject" && o.Namespace == object.GetNamespace() &&
-				roleIn(name, target[1]) {
+			if o := e.InvolvedObject; target != nil && o.Kind == "ScaledObject" &&
+				o.Namespace == object.GetNamespace() && roleIn(name, target[1]) {
 				quoted := Quote(e)
 				quoted.Text = words.Clip("scaled to zero: " + o.Kind + " " + o.Name + ": " + e.Message)
 				scaled = append(scaled, quoted)

@@ -386,23 +386,26 @@ func missingMembers(f *facts.Facts, u unstructured.Unstructured, found *finding.
 	if missing <= 0 || len(held) == 0 {
 		return
 	}
-	waits := fmt.Sprintf("the compute domain waits for %d more of its %s, because ", missing, count.Of(int(wants), "node"))
+	waits := fmt.Sprintf("the compute domain waits for %d more of its %s, because ", missing,
+		count.Of(int(wants), "node"))
 	pods := count.Of(len(held), "pod")
 	found.Title = waits + pods + " with its claim template cannot be scheduled"
 	found.Cause = "With numNodes, the domain becomes ready only when as many nodes have joined it, and a node joins it " +
 		"when a pod with a claim is scheduled there. Until then, the pods on the other nodes cannot start."
 	found.Fix.Text = "Find out why " + held[0].Name + " is not scheduled."
 	found.Evidence = slices.Concat([]finding.Evidence{
-		finding.FieldEvidence(found.Object, ".spec.numNodes, and .status.nodes", "%d of %d nodes", len(joined), wants),
+		finding.FieldEvidence(found.Object, ".spec.numNodes, and .status.nodes", "%d of %s", len(joined),
+			count.Of(int(wants), "node")),
 		finding.FieldEvidence(facts.PodObject(held[0]), ".status.phase", "%s, not scheduled", held[0].Status.Phase),
 	}, found.Evidence[:1])
 	if gates := held[0].Spec.SchedulingGates; len(gates) > 0 {
 		found.Title = waits + "a scheduling gate holds " + pods + " with its claim template: a deadlock if the gate " +
 			"waits for ready pods"
-		found.Evidence[1] = finding.FieldEvidence(facts.PodObject(held[0]), ".spec.schedulingGates", "%s", gates[0].Name)
-		found.Fix.Text = "If the controller of the gate " + gates[0].Name + " waits until the scheduled pods are ready, " +
-			"neither side can start: use a release of the controller that removes the gate when they are scheduled " +
-			"(grove#209), put all pods of the domain into the same gang (a higher minAvailable), or recreate the " +
+		found.Evidence[1] = finding.FieldEvidence(facts.PodObject(held[0]), ".spec.schedulingGates", "%s",
+			gates[0].Name)
+		found.Fix.Text = "If the controller of the gate " + gates[0].Name + " waits until the scheduled pods are " +
+			"ready, neither side can start: use a release of the controller that removes the gate when they are " +
+			"scheduled (grove#209), put all pods of the domain into the same gang (a higher minAvailable), or recreate the " +
 			"domain with the number of nodes of one gang (0, if the driver's domains are elastic). More nodes, or " +
 			"restarts of IMEX or of the DRA driver, do not help."
 	}

@@ -155,11 +155,11 @@ func reportPending(f *facts.Facts, r *engine.Result, id string) {
 
 // leftovers returns evidence that pods in other evidence, which hold GPUs, belong to jobs that have finished.
 func leftovers(f *facts.Facts, holders []finding.Evidence) (all []finding.Evidence) {
-	for i := range f.Snapshot.Pods {
-		pod := &f.Snapshot.Pods[i]
-		if !slices.ContainsFunc(holders, func(e finding.Evidence) bool {
-			return strings.HasPrefix(e.Source, facts.PodObject(pod).String()+" on Node ")
-		}) {
+	for _, e := range holders {
+		name, _, holds := strings.Cut(strings.TrimPrefix(e.Source, "Pod "), " on Node ")
+		namespace, name, _ := strings.Cut(name, "/")
+		pod := f.Pod(namespace, name)
+		if !holds || pod == nil {
 			continue
 		}
 		if source, text := f.LeftOver(pod, nil); text != "" {

@@ -2,7 +2,6 @@ package scheduling
 
 import (
 	"cmp"
-	"fmt"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -58,8 +57,7 @@ func describeDeadlock(pod, old *corev1.Pod, issue *finding.Finding) {
 	kind, name, _ := updated(pod)
 	_, _, generation := updated(old)
 	issue.Severity, issue.Confidence = finding.Error, finding.Likely
-	issue.Title = fmt.Sprintf("the rolling update is deadlocked: the new pod needs the GPUs that the %s's old pod holds",
-		kind)
+	issue.Title = "the rolling update is deadlocked: the new pod needs the GPUs that the " + kind + "'s old pod holds"
 	from := metav1.GetControllerOf(old).Name
 	if kind == service {
 		from = "revision " + generation
@@ -72,9 +70,9 @@ func describeDeadlock(pod, old *corev1.Pod, issue *finding.Finding) {
 	case service:
 		issue.Fix = finding.Fix{
 			Text: "Knative keeps the old revision " + generation + " until the pods of the new revision are ready, so " +
-				"waiting does not help. Add a GPU for the duration of the update. Otherwise, delete the old revision: if " +
-				"it still gets traffic, the service is interrupted until the new revision is ready. Restarting or " +
-				"deleting the new pods does not help.",
+				"waiting does not help. Add a GPU for the duration of the update. Otherwise, delete the old revision: " +
+				"if it still gets traffic, the service is interrupted until the new revision is ready. Restarting " +
+				"or deleting the new pods does not help.",
 			Commands: []string{
 				shell.Command("kubectl -n %s get revisions.serving.knative.dev,routes.serving.knative.dev -o wide",
 					pod.Namespace),
