@@ -71,8 +71,8 @@ func describeDeadlock(pod, old *corev1.Pod, issue *finding.Finding) {
 		issue.Fix = finding.Fix{
 			Text: "Knative keeps the old revision " + generation + " until the pods of the new revision are ready, " +
 				"so waiting does not help. Add a GPU for the duration of the update. Otherwise, delete the old " +
-				"revision: if it still gets traffic, the service is interrupted until the new revision is ready. Restarting " +
-				"or deleting the new pods does not help.",
+				"revision: if it still gets traffic, the service is interrupted until the new revision is ready. " +
+				"Restarting or deleting the new pods does not help.",
 			Commands: []string{
 				shell.Command("kubectl -n %s get revisions.serving.knative.dev,routes.serving.knative.dev -o wide",
 					pod.Namespace),
