@@ -78,7 +78,7 @@ func TestAccessChecks(t *testing.T) {
 		), "wl.forbidden error, wl.pod-failing error", "can-i --list"},
 		"no events": {
 			newBench().missing("api/events"),
-			"node.out-of-memory unknown, ns.podsecurity unknown, rbac.quota unknown, wl.forbidden unknown, wl.probe-failing unknown, wl.volume unknown",
+			"ns.podsecurity unknown, rbac.quota unknown, wl.forbidden unknown, wl.probe-failing unknown, wl.volume unknown",
 			"",
 		},
 	})

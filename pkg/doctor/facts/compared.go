@@ -74,7 +74,7 @@ import (
 //	driver in DIR, not mounted in the pod of IMAGE               on a platform with such a directory
 //	operator: driver disabled(, toolkit disabled) on PLATFORM    in the ClusterPolicy, for pods of the operator
 //	silent: container NAME for AGE(, with MODEL from Hugging Face through Xet), after: LINE
-//	left over: Pod NAMESPACE/NAME of KIND NAME, whose ROLE succeeded at TIME    the job has finished
+//	left over: Pod NAMESPACE/NAME of KIND NAME: its master succeeded    the job has finished
 //	conflict: denied PATH, claim NAME at PATH, fsGroup NUMBER    the user cannot write to the volume's top directory
 //	conflict: limit volcano.sh/NAME, no deviceshare.NAME in ConfigMap NAMESPACE/NAME
 func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {

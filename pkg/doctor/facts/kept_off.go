@@ -18,7 +18,7 @@ import (
 // rules in these pods or in the pod itself:
 //
 //	kept off: NUMBER pods, such as NAME, must not share a KEY with pods that match SELECTOR
-//	kept off: its own rule against pods that match SELECTOR also matches NUMBER pods, such as NAMESPACE/NAME on NODE
+//	kept off: its own rule against SELECTOR also matches NAMESPACE/NAME on NODE
 //
 // It ignores pods with the same owner, which the rule is meant for.
 func (f *Facts) keptOff(pod *corev1.Pod) []signatures.Line {
@@ -49,9 +49,10 @@ func (f *Facts) keptOff(pod *corev1.Pod) []signatures.Line {
 			continue
 		}
 		if pods++; first == nil {
-			first, rule = other, selector.String()
-			if !own {
-				rule = fmt.Sprintf("must not share a %s with pods that match %s", term.TopologyKey, selector)
+			first, rule = other, fmt.Sprintf("must not share a %s with pods that match %s", term.TopologyKey, selector)
+			if own {
+				rule = fmt.Sprintf("its own rule against %s also matches %s/%s on %s", selector, other.Namespace,
+					other.Name, other.Spec.NodeName)
 			}
 		}
 	}
@@ -61,9 +62,7 @@ func (f *Facts) keptOff(pod *corev1.Pod) []signatures.Line {
 	has, matches := first, pod
 	text := fmt.Sprintf("kept off: %s, such as %s, %s", count.Of(pods, "pod"), first.Name, rule)
 	if own {
-		has, matches = pod, first
-		text = fmt.Sprintf("kept off: its own rule against pods that match %s also matches %s, such as %s/%s on %s",
-			rule, count.Of(pods, "pod"), first.Namespace, first.Name, first.Spec.NodeName)
+		has, matches, text = pod, first, "kept off: "+rule
 	}
 	return []signatures.Line{{Place: signatures.Spec, Compared: true, Evidence: finding.Evidence{
 		Source: PodObject(has).String() + " .spec.affinity.podAntiAffinity, and the labels of " +
@@ -74,14 +73,11 @@ func (f *Facts) keptOff(pod *corev1.Pod) []signatures.Line {
 
 // boundTo returns the name of the only node on which the pod of a DaemonSet may run, or "" for other pods.
 func boundTo(pod *corev1.Pod) string {
-	if pod.Spec.Affinity == nil || pod.Spec.Affinity.NodeAffinity == nil ||
-		pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
-		return ""
-	}
-	for _, t := range pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
-		for _, e := range t.MatchFields {
-			if e.Key == metav1.ObjectNameField && len(e.Values) == 1 {
-				return e.Values[0]
+	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil &&
+		a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+		for _, t := range a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+			for _, e := range t.MatchFields {
+				return strings.Join(e.Values, "")
 			}
 		}
 	}

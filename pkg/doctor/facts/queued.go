@@ -111,9 +111,8 @@ func findQueued(facts *Facts) []Queued {
 		}
 		pods := slices.DeleteFunc(slices.Clone(group), func(pod *corev1.Pod) bool { return !Unscheduled(pod) })
 		wants := requestsOf(object)
-		lacking := f.lacking(object, group)
 		if !slices.ContainsFunc(slices.Collect(maps.Keys(wants)), LooksLikeGPU) &&
-			!slices.ContainsFunc(pods, f.AsksForGPU) && lacking == nil {
+			!slices.ContainsFunc(pods, f.AsksForGPU) {
 			continue
 		}
 		q := Queued{Resource: resource, Object: finding.Object{
@@ -128,10 +127,7 @@ func findQueued(facts *Facts) []Queued {
 			}
 			continue
 		}
-		if len(lacking) == 0 {
-			lacking = f.incomplete(object, group)
-		}
-		q.Evidence = append(f.compareQueue(object, wants), lacking...)
+		q.Evidence = append(f.compareQueue(object, wants), f.incomplete(object, group)...)
 		if len(q.Evidence) == 0 {
 			q.Evidence = f.unprocessed(object, q.Object)
 			q.Unprocessed = len(q.Evidence) > 0
@@ -261,6 +257,22 @@ func (f *comparer) unprocessed(object *unstructured.Unstructured, of finding.Obj
 		}}
 	}
 	return nil
+}
+
+// incomplete returns evidence that a gang has fewer pods than its minimum, in which case no
+// scheduler places any of them.
+//
+//	pods of the gang: 1, minimum: 2
+func (f *comparer) incomplete(object *unstructured.Unstructured, pods []*corev1.Pod) []finding.Evidence {
+	least, _, _ := unstructured.NestedInt64(object.Object, "spec", "minMember")
+	age := f.Now.Sub(object.GetCreationTimestamp().Time)
+	if len(pods) == 0 || int64(len(pods)) >= least || age < processed {
+		return nil
+	}
+	return []finding.Evidence{{
+		Source: "PodGroup " + object.GetNamespace() + "/" + object.GetName() + " .spec.minMember and its pods",
+		Text:   fmt.Sprintf("pods of the gang: %d, minimum: %d", len(pods), least),
+	}}
 }
 
 // logsError matches error lines logged by zap, klog and the Go runtime.

@@ -150,8 +150,7 @@ func LooksForGPU(pod *corev1.Pod) bool {
 			return true
 		}
 		for name := range c.Resources.Limits {
-			if strings.Contains(string(name), "gpu") || strings.HasPrefix(string(name), "nvidia.com/") ||
-				strings.Contains(string(name), "/dri") { // of generic plugins: squat.ai/dri, devic.es/dri-render
+			if strings.Contains(string(name), "gpu") || strings.HasPrefix(string(name), "nvidia.com/") {
 				return true
 			}
 		}

@@ -54,7 +54,6 @@ func Checks() []engine.Check {
 			Sources:  []string{"NVSentinel", "node-problem-detector", "eks-node-monitoring-agent"},
 			Run:      checkConditions,
 		},
-		memoryCheck(),
 		{
 			ID: "node.pressure", Layer: finding.LayerCluster,
 			Title:    "a GPU node is running out of disk space, memory, or process IDs",

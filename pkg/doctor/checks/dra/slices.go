@@ -211,7 +211,7 @@ func doubleCheck() engine.Check {
 
 func imexCheck() engine.Check {
 	return engine.Check{
-		ID: "imex.domain", Layer: finding.LayerDRA,
+		ID: "imex.domain", Symptom: engine.Precise, Layer: finding.LayerDRA,
 		Title: "a compute domain does not become ready",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
 		Reads: "the status of ComputeDomains, pods that are waiting for their channels, the host's nvidia-imex.service, and the kernel log",
@@ -367,52 +367,35 @@ func checkDomain(f *facts.Facts, r *engine.Result, u unstructured.Unstructured, 
 			"Disable the host's IMEX daemon on the domain's nodes, then delete the domain's daemon pods there, so that they are recreated."
 		found.Fix.Commands = append([]string{disableIMEX(n)}, found.Fix.Commands...)
 	}
-	missingMembers(f, u, &found)
+	if text := missingMembers(f, u, len(members)); text != "" {
+		found.Evidence = append(found.Evidence,
+			finding.FieldEvidence(object, ".status.nodes, and .spec.numNodes", "%s", text))
+	}
 	r.Add(found)
 }
 
-// missingMembers describes a domain that waits for more nodes than have joined it, if pods that would add these nodes
-// are not scheduled.
-func missingMembers(f *facts.Facts, u unstructured.Unstructured, found *finding.Finding) {
+// missingMembers returns evidence that pods which would add nodes to a domain are not scheduled, if the domain waits
+// for more nodes than have joined it:
+//
+//	10 of 18 nodes; not scheduled: 8 pods, such as NAME(, held by gate NAME)
+func missingMembers(f *facts.Facts, u unstructured.Unstructured, joined int) string {
 	wants, _, _ := unstructured.NestedInt64(u.Object, "spec", "numNodes")
-	joined, _, _ := unstructured.NestedSlice(u.Object, "status", "nodes")
-	var held []*corev1.Pod
+	held, first := 0, ""
 	for _, pod := range f.ClaimPods {
-		if pod.Namespace == u.GetNamespace() && facts.Unscheduled(pod) && usesDomain(u, pod) {
-			held = append(held, pod)
+		if pod.Namespace != u.GetNamespace() || !facts.Unscheduled(pod) || !usesDomain(u, pod) {
+			continue
+		}
+		held, first = held+1, pod.Name
+		for _, gate := range pod.Spec.SchedulingGates {
+			first += ", held by gate " + gate.Name
+			break
 		}
 	}
-	missing := wants - int64(len(joined))
-	if missing <= 0 || len(held) == 0 {
-		return
+	if held == 0 || int64(joined) >= wants {
+		return ""
 	}
-	waits := fmt.Sprintf("the compute domain waits for %d more of its %s, because ", missing,
-		count.Of(int(wants), "node"))
-	pods := count.Of(len(held), "pod")
-	found.Title = waits + pods + " with its claim template cannot be scheduled"
-	found.Cause = "With numNodes, the domain becomes ready only when as many nodes have joined it, and a node joins it " +
-		"when a pod with a claim is scheduled there. Until then, the pods on the other nodes cannot start."
-	found.Fix.Text = "Find out why " + held[0].Name + " is not scheduled."
-	found.Evidence = slices.Concat([]finding.Evidence{
-		finding.FieldEvidence(found.Object, ".spec.numNodes, and .status.nodes", "%d of %s", len(joined),
-			count.Of(int(wants), "node")),
-		finding.FieldEvidence(facts.PodObject(held[0]), ".status.phase", "%s, not scheduled", held[0].Status.Phase),
-	}, found.Evidence[:1])
-	if gates := held[0].Spec.SchedulingGates; len(gates) > 0 {
-		found.Title = waits + "a scheduling gate holds " + pods + " with its claim template: a deadlock if the gate " +
-			"waits for ready pods"
-		found.Evidence[1] = finding.FieldEvidence(facts.PodObject(held[0]), ".spec.schedulingGates", "%s",
-			gates[0].Name)
-		found.Fix.Text = "If the controller of the gate " + gates[0].Name + " waits until the scheduled pods are " +
-			"ready, neither side can start: use a release of the controller that removes the gate when they are " +
-			"scheduled (grove#209), put all pods of the domain into the same gang (a higher minAvailable), or recreate the " +
-			"domain with the number of nodes of one gang (0, if the driver's domains are elastic). More nodes, or " +
-			"restarts of IMEX or of the DRA driver, do not help."
-	}
-	found.Fix.Commands = []string{
-		shell.Command("kubectl -n %s get computedomain %s -o yaml", u.GetNamespace(), u.GetName()),
-		shell.Command("kubectl -n %s describe pod %s", held[0].Namespace, held[0].Name),
-	}
+	return fmt.Sprintf("%d of %s; not scheduled: %s, such as %s", joined, count.Of(int(wants), "node"),
+		count.Of(held, "pod"), first)
 }
 
 // sessionInUse finds the log line in which a domain's daemon reports that another process owns the IMEX session.

@@ -144,29 +144,57 @@ func reportPending(f *facts.Facts, r *engine.Result, id string) {
 		if old := predecessor(f, p.Pod); old != nil && id == "sched.all-in-use" {
 			describeDeadlock(p.Pod, old, &issue)
 		}
-		if id == "sched.all-in-use" {
-			if left := leftovers(f, p.Evidence); left != nil {
-				issue.Severity, issue.Evidence = finding.Error, append(issue.Evidence, left...)
-			}
-		}
 		r.Add(issue)
 	}
 }
 
-// leftovers returns evidence that pods in other evidence, which hold GPUs, belong to jobs that have finished.
-func leftovers(f *facts.Facts, holders []finding.Evidence) (all []finding.Evidence) {
-	for _, e := range holders {
-		name, _, holds := strings.Cut(strings.TrimPrefix(e.Source, "Pod "), " on Node ")
-		namespace, name, _ := strings.Cut(name, "/")
-		pod := f.Pod(namespace, name)
-		if !holds || pod == nil {
-			continue
-		}
-		if source, text := f.LeftOver(pod, nil); text != "" {
-			all = append(all, finding.Evidence{Source: source, Text: text})
+// updated returns the name of the Deployment or Knative service whose updates replace a pod, and the name of the pod's
+// generation: its ReplicaSet or revision.
+func updated(pod *corev1.Pod) (name, generation string) {
+	if revision := pod.Labels["serving.knative.dev/revision"]; revision != "" {
+		return pod.Labels["serving.knative.dev/configuration"], "revision " + revision
+	}
+	return facts.DeploymentOf(pod)
+}
+
+// predecessor returns a pod that holds GPUs and belongs to an older generation of the pod's owner, or nil if there is
+// none.
+func predecessor(f *facts.Facts, pod *corev1.Pod) *corev1.Pod {
+	owner, generation := updated(pod)
+	if owner == "" {
+		return nil
+	}
+	for i := range f.Snapshot.Pods {
+		old := &f.Snapshot.Pods[i]
+		other, its := updated(old)
+		if old.Namespace == pod.Namespace && other == owner && its != generation && old.Spec.NodeName != "" &&
+			old.DeletionTimestamp == nil && !facts.Ended(old) && f.AsksForGPU(old) &&
+			old.CreationTimestamp.Before(&pod.CreationTimestamp) {
+			return old
 		}
 	}
-	return all
+	return nil
+}
+
+// describeDeadlock describes a rolling update that is waiting for the GPUs of the pods that it replaces. The fix for
+// revisions of Knative is in a signature.
+func describeDeadlock(pod, old *corev1.Pod, issue *finding.Finding) {
+	deployment, _ := updated(pod)
+	_, generation := updated(old)
+	issue.Severity, issue.Confidence = finding.Error, finding.Likely
+	issue.Title = "the rolling update is deadlocked: the new pod needs the GPUs that the Deployment's old pod holds"
+	issue.Evidence = append(
+		[]finding.Evidence{finding.FieldEvidence(facts.PodObject(old), ".metadata", "%s, running on %s", generation,
+			old.Spec.NodeName)},
+		issue.Evidence...)
+	issue.Fix = finding.Fix{
+		Text: "Let the Deployment delete the old pod first: use the strategy Recreate, or set maxSurge to 0 and " +
+			"maxUnavailable to 1. Otherwise, add a GPU for the duration of the update.",
+		Commands: []string{
+			shell.Command("kubectl -n %s patch deployment %s --type merge -p %s", pod.Namespace, deployment,
+				`{"spec":{"strategy":{"type":"Recreate","rollingUpdate":null}}}`),
+		},
+	}
 }
 
 // checkTopology reports pods that the topology manager rejected.

@@ -137,10 +137,8 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 			Name:      e.InvolvedObject.Name,
 		}
 		if e.Type != corev1.EventTypeWarning || seen[o] || f.Now.Sub(facts.EventTime(e)) > time.Hour ||
-			slices.Contains(
-				[]string{"Pod", "Node"},
-				o.Kind,
-			) || e.Reason == "FailedCreate" { // reported by the access layer
+			o.Kind == "Pod" || o.Kind == "Node" && e.Reason != "SystemOOM" ||
+			e.Reason == "FailedCreate" { // reported by the access layer
 			continue
 		}
 		seen[o] = true

@@ -124,10 +124,10 @@ func commandOf(pod *corev1.Pod) (all string) {
 // elsewhere compares the zone or node of a claim's volume with the zones of the nodes that have room for the pod.
 func (s *Scheduler) elsewhere(namespace, claim string, roomy []*facts.Node) []finding.Evidence {
 	name, there := facts.PlacesOf(s.F, namespace, claim)
-	label, text, node := corev1.LabelTopologyZone, "volume in %s; GPU nodes with room in %s", (*facts.Node)(nil)
+	label, text := corev1.LabelTopologyZone, "volume in %s; GPU nodes with room in %s"
 	for _, n := range s.F.Nodes {
 		if len(there) == 1 && n.Labels[corev1.LabelHostname] == there[0] {
-			label, text, node = corev1.LabelHostname, "volume only on node %s; GPU nodes with room: %s", n
+			label, text = corev1.LabelHostname, "volume only on node %s; GPU nodes with room: %s"
 		}
 	}
 	var here []string
@@ -140,12 +140,8 @@ func (s *Scheduler) elsewhere(namespace, claim string, roomy []*facts.Node) []fi
 	if len(there) == 0 || slices.ContainsFunc(there, both) {
 		return nil
 	}
-	state := ""
-	if node != nil && !facts.Alive(node) {
-		state = ", which is not Ready"
-	}
 	return []finding.Evidence{{
 		Source: "PersistentVolume " + name + " .spec.nodeAffinity, and labels of nodes",
-		Text:   fmt.Sprintf(text, words.Joined(there)+state, words.OrNone(words.Joined(here))),
+		Text:   fmt.Sprintf(text, words.Joined(there), words.OrNone(words.Joined(here))),
 	}}
 }
