@@ -74,6 +74,8 @@ import (
 //	driver in DIR, not mounted in the pod of IMAGE               on a platform with such a directory
 //	operator: driver disabled(, toolkit disabled) on PLATFORM    in the ClusterPolicy, for pods of the operator
 //	silent: container NAME for AGE(, with MODEL from Hugging Face through Xet), after: LINE
+//	left over: Pod NAMESPACE/NAME of KIND NAME: its master succeeded    the job has finished
+//	conflict: denied PATH, claim NAME at PATH, fsGroup NUMBER    the user cannot write to the volume's top directory
 //	conflict: limit volcano.sh/NAME, no deviceshare.NAME in ConfigMap NAMESPACE/NAME
 func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
@@ -90,7 +92,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.movedPlugins, f.withoutOperator, f.mixedAtBoot, f.fillsDisk, f.diskPerWorker, f.kserveDefaults,
 		f.withoutSidecar, f.unreadEnv,
 		f.heldVolume, f.unexpanded, f.defaultLimit, f.OtherDomain, f.otherKubelet, f.driverElsewhere, f.switchedOff,
-		f.missingFile, f.mountedTwice, f.refusedByPeer, f.silent, f.withoutDeviceshare,
+		f.missingFile, f.mountedTwice, f.refusedByPeer, f.silent, f.withoutDeviceshare, f.LeftOver,
 	} {
 		if source, text := compare(pod, n); text != "" {
 			all = append(all, signatures.Line{

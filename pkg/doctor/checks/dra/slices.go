@@ -209,7 +209,7 @@ func doubleCheck() engine.Check {
 
 func imexCheck() engine.Check {
 	return engine.Check{
-		ID: "imex.domain", Layer: finding.LayerDRA,
+		ID: "imex.domain", Symptom: engine.Precise, Layer: finding.LayerDRA,
 		Title: "a compute domain does not become ready",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
 		Reads: "the status of ComputeDomains, pods that are waiting for their channels, the host's nvidia-imex.service, and the kernel log",
@@ -367,7 +367,35 @@ func checkDomain(f *facts.Facts, r *engine.Result, u unstructured.Unstructured, 
 				"domain's daemon pods there, so that they are recreated."
 		found.Fix.Commands = append([]string{disableIMEX(n)}, found.Fix.Commands...)
 	}
+	if text := missingMembers(f, u, len(members)); text != "" {
+		found.Evidence = append(found.Evidence,
+			finding.FieldEvidence(object, ".status.nodes, and .spec.numNodes", "%s", text))
+	}
 	r.Add(found)
+}
+
+// missingMembers returns evidence that pods which would add nodes to a domain are not scheduled, if the domain waits
+// for more nodes than have joined it:
+//
+//	10 of 18 nodes; not scheduled: 8 pods, such as NAME(, held by gate NAME)
+func missingMembers(f *facts.Facts, u unstructured.Unstructured, joined int) string {
+	wants, _, _ := unstructured.NestedInt64(u.Object, "spec", "numNodes")
+	held, first := 0, ""
+	for _, pod := range f.ClaimPods {
+		if pod.Namespace != u.GetNamespace() || !facts.Unscheduled(pod) || !usesDomain(u, pod) {
+			continue
+		}
+		held, first = held+1, pod.Name
+		for _, gate := range pod.Spec.SchedulingGates {
+			first += ", held by gate " + gate.Name
+			break
+		}
+	}
+	if held == 0 || int64(joined) >= wants {
+		return ""
+	}
+	return fmt.Sprintf("%d of %s; not scheduled: %s, such as %s", joined, count.Of(int(wants), "node"),
+		count.Of(held, "pod"), first)
 }
 
 // sessionInUse finds the log line in which a domain's daemon reports that another process owns the IMEX session.

@@ -148,17 +148,26 @@ func reportPending(f *facts.Facts, r *engine.Result, id string) {
 	}
 }
 
-// predecessor returns a pod that holds GPUs and belongs to an older ReplicaSet of the pod's Deployment, or nil if there
-// is none.
+// updated returns the name of the Deployment or Knative service whose updates replace a pod, and the name of the pod's
+// generation: its ReplicaSet or revision.
+func updated(pod *corev1.Pod) (name, generation string) {
+	if revision := pod.Labels["serving.knative.dev/revision"]; revision != "" {
+		return pod.Labels["serving.knative.dev/configuration"], "revision " + revision
+	}
+	return facts.DeploymentOf(pod)
+}
+
+// predecessor returns a pod that holds GPUs and belongs to an older generation of the pod's owner, or nil if there is
+// none.
 func predecessor(f *facts.Facts, pod *corev1.Pod) *corev1.Pod {
-	deployment, set := facts.DeploymentOf(pod)
-	if deployment == "" {
+	owner, generation := updated(pod)
+	if owner == "" {
 		return nil
 	}
 	for i := range f.Snapshot.Pods {
 		old := &f.Snapshot.Pods[i]
-		other, itsSet := facts.DeploymentOf(old)
-		if old.Namespace == pod.Namespace && other == deployment && itsSet != set && old.Spec.NodeName != "" &&
+		other, its := updated(old)
+		if old.Namespace == pod.Namespace && other == owner && its != generation && old.Spec.NodeName != "" &&
 			old.DeletionTimestamp == nil && !facts.Ended(old) && f.AsksForGPU(old) &&
 			old.CreationTimestamp.Before(&pod.CreationTimestamp) {
 			return old
@@ -167,14 +176,16 @@ func predecessor(f *facts.Facts, pod *corev1.Pod) *corev1.Pod {
 	return nil
 }
 
-// describeDeadlock describes a rolling update that is waiting for the GPUs of the pods that it replaces.
+// describeDeadlock describes a rolling update that is waiting for the GPUs of the pods that it replaces. The fix for
+// revisions of Knative is in a signature.
 func describeDeadlock(pod, old *corev1.Pod, issue *finding.Finding) {
-	deployment, _ := facts.DeploymentOf(pod)
+	deployment, _ := updated(pod)
+	_, generation := updated(old)
 	issue.Severity, issue.Confidence = finding.Error, finding.Likely
 	issue.Title = "the rolling update is deadlocked: the new pod needs the GPUs that the Deployment's old pod holds"
 	issue.Evidence = append(
-		[]finding.Evidence{finding.FieldEvidence(facts.PodObject(old), ".metadata.ownerReferences",
-			"%s, running on %s", metav1.GetControllerOf(old).Name, old.Spec.NodeName)},
+		[]finding.Evidence{finding.FieldEvidence(facts.PodObject(old), ".metadata", "%s, running on %s", generation,
+			old.Spec.NodeName)},
 		issue.Evidence...)
 	issue.Fix = finding.Fix{
 		Text: "Let the Deployment delete the old pod first: use the strategy Recreate, or set maxSurge to 0 and " +

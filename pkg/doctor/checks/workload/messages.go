@@ -137,10 +137,8 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 			Name:      e.InvolvedObject.Name,
 		}
 		if e.Type != corev1.EventTypeWarning || seen[o] || f.Now.Sub(facts.EventTime(e)) > time.Hour ||
-			slices.Contains(
-				[]string{"Pod", "Node"},
-				o.Kind,
-			) || e.Reason == "FailedCreate" { // reported by the access layer
+			o.Kind == "Pod" || o.Kind == "Node" && e.Reason != "SystemOOM" ||
+			e.Reason == "FailedCreate" { // reported by the access layer
 			continue
 		}
 		seen[o] = true
@@ -194,7 +192,8 @@ var ofModels = regexp.MustCompile(`^(?:NIM|Nemo|LLM|VLLM|Inference|Ray|Train|PyT
 func podsNamed(f *facts.Facts, o finding.Object) (count int, ready, ill bool, removed finding.Evidence) {
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
-		if pod.Namespace == o.Namespace && strings.HasPrefix(pod.Name, o.Name+"-") {
+		if pod.Namespace == o.Namespace && strings.HasPrefix(pod.Name, o.Name+"-") &&
+			pod.Status.Phase != corev1.PodSucceeded { // for example the finished download of a model
 			count++
 			ready = ready || facts.RunsReady(pod) && pod.DeletionTimestamp == nil
 			ill = ill || pod.DeletionTimestamp == nil && (inTrouble(f, pod) || facts.Unscheduled(pod))

@@ -391,6 +391,10 @@ func (s *Scheduler) full(
 			Text:   fmt.Sprintf("%s: %d, owner %s, age %s", h.Resource, h.GPUs, h.owner(), h.Age),
 		})
 		v.Fix.Commands = append(v.Fix.Commands, shell.Command("kubectl -n %s get pod %s -o wide", h.Namespace, h.Pod))
+		if source, text := s.F.LeftOver(s.F.Pod(h.Namespace, h.Pod), nil); text != "" {
+			v.Severity = finding.Error
+			v.Evidence = append(v.Evidence, finding.Evidence{Source: source, Text: text})
+		}
 	}
 	spare := 0
 	for _, n := range big {
