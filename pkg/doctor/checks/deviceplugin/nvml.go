@@ -123,6 +123,11 @@ func checkNVML(f *facts.Facts, r *engine.Result, n *facts.Node, waiting []string
 				},
 				Fix: nvmlFix(f, n, pod, class),
 			}
+			_, failed := facts.LogEvidence(f, pod, nvmlErrors()...)
+			if smi := n.GPUs().SMI; !failed && smi != nil && len(smi.GPUs) > 0 && class == "" && !onDocker(n) {
+				found.Title = fmt.Sprintf("the %s finds no GPU in its container, although nvidia-smi works on the node", c)
+				found.Fix = noDeviceFix(n)
+			}
 			if class == "" && onDocker(n) {
 				found.Title = fmt.Sprintf(
 					"Docker starts the %s without the NVIDIA runtime, so it finds no NVML library", c)
@@ -219,6 +224,22 @@ func nestedFix(n *facts.Node) (fix finding.Fix, nested bool) {
 		}, true
 	}
 	return fix, false
+}
+
+// noDeviceFix returns the fix for a plugin that logs no NVML error but finds no GPU, on a node whose driver works.
+func noDeviceFix(n *facts.Node) finding.Fix {
+	return finding.Fix{
+		Text: "The driver works. Check the node's default runtime (first command). If it is not NVIDIA's, make it the " +
+			"default, or set a RuntimeClass for it on the plugin. If it is NVIDIA's, the plugin's container most likely has " +
+			"the driver's libraries but no /dev/nvidia device: generate the CDI specification again (last command), or set " +
+			`mode = "legacy" in section [nvidia-container-runtime] of /etc/nvidia-container-runtime/config.toml, and delete ` +
+			"the plugin's pod.",
+		Commands: []string{
+			shell.Command("kubectl gpu-fault runtime show %s", n.Name),
+			shell.OnHost(n.Name, "ls -l /dev/nvidia0 /var/run/cdi"),
+			shell.OnHost(n.Name, "sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"),
+		},
+	}
 }
 
 func nvmlFix(f *facts.Facts, n *facts.Node, pod *corev1.Pod, class string) finding.Fix {
