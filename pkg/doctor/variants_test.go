@@ -36,20 +36,13 @@ func TestVariants(t *testing.T) {
 				for i := range s.Logs {
 					s.Logs[i].Text = strings.ReplaceAll(s.Logs[i].Text, "Status code: 404", "Status code: 503")
 				}
-			}, "wl.message/kmm-build-failed", "kubectl label",
+			}, "wl.message/amd-operand-waits-for-driver wl.message/kmm-build-failed", "kubectl label",
 		},
 		"the events of KMM have expired": {
 			"ROCm-gpu-operator-66", func(s *snapshot.Snapshot) { s.Events = nil }, "wl.message/amd-plugin-finds-no-gpu",
 			"was replaced",
 		},
 		"no pod waits for an AMD GPU": {"ROCm-gpu-operator-66", without("granite"), "", "reboot"},
-		"the network driver's pod is there": {
-			"cloud-native-stack-95", func(s *snapshot.Snapshot) {
-				pod := s.Pods[0]
-				pod.Name, pod.UID, pod.Spec.NodeName = "mofed-ubuntu22.04-ds-1", "mofed", s.Nodes[0].Name
-				s.Pods = append(s.Pods, pod)
-			}, "op.init-chain", "NicClusterPolicy",
-		},
 		"nothing creates MIG instances": {
 			"instaslice-operator-1033", without("das-"), "mig.strategy-mismatch", "mig.config=all-enabled",
 		},
@@ -60,28 +53,10 @@ func TestVariants(t *testing.T) {
 				}
 			}, "dp.nvml-missing", "cannot find the NVML library",
 		},
-		"an autoscaler outside of GKE": {
-			"modelplane-306", func(s *snapshot.Snapshot) {
-				for i := range s.Nodes {
-					n := &s.Nodes[i]
-					n.Labels, n.Spec.ProviderID, n.Status.NodeInfo.KubeletVersion = nil, "", "v1.35.0"
-				}
-			}, "dra.unallocatable", "GKE",
-		},
 		"the other node has no device": {
 			"projectbluefin-lab-595", func(s *snapshot.Snapshot) {
 				delete(s.Nodes[0].Labels, "feature.node.kubernetes.io/pci-0380_1002.present")
 			}, "sched.node-selector", "the device plugin does not run",
-		},
-		"the values have no toleration": {
-			"intel-device-plugins-for-kubernetes-1921", func(s *snapshot.Snapshot) { s.HelmReleases = nil },
-			"dp.selects-none", "although the values",
-		},
-		"the CSI driver tolerates the taint": {
-			"Primus-SaFE-730", func(s *snapshot.Snapshot) {
-				s.DaemonSets[0].Spec.Template.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
-			}, "wl.message/volume-csi-driver-not-on-node wl.other-accelerator/volume-csi-driver-not-on-node",
-			"its DaemonSet does not tolerate",
 		},
 	} {
 		paths, _ := filepath.Glob(filepath.Join("testdata", "field", c.file+"-*.txtar"))

@@ -76,10 +76,8 @@ import (
 //	silent: container NAME for AGE(, with MODEL from Hugging Face through Xet), after: LINE
 //	conflict: limit volcano.sh/NAME, no deviceshare.NAME in ConfigMap NAMESPACE/NAME
 //	nvidia-smi works on the node with driver VERSION, Pod NAME is ready    another pod of the GPU software
-//	CSI driver: DaemonSet NAME has no pod on the node, (does not tolerate the taint TAINT | selects nodes with LABEL)
-//	KMM replaced MODULE on the node without a reboot: TIMES      and the node offers no amd.com/gpu
-//	AMD GPU on the node, none offered: LABEL                     the same, for an unknown reason
-//	KMM: build pod (of module NAME for kernel VERSION | NAME failed)    a build pod, or a pod that waits for its module
+//	KMM replaced the AMD driver on the node without a reboot     and the node offers no amd.com/gpu
+//	AMD GPU on the node, none offered                            the same, for an unknown reason
 func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
 	n := f.Node(pod.Spec.NodeName)
@@ -96,7 +94,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.withoutSidecar, f.unreadEnv,
 		f.heldVolume, f.unexpanded, f.defaultLimit, f.OtherDomain, f.otherKubelet, f.driverElsewhere, f.switchedOff,
 		f.missingFile, f.mountedTwice, f.refusedByPeer, f.silent, f.withoutDeviceshare,
-		f.smiWorks, f.csiKeptOff, f.lostAMD, f.kmmBuild,
+		f.smiWorks, f.lostAMD,
 	} {
 		if source, text := compare(pod, n); text != "" {
 			all = append(all, signatures.Line{

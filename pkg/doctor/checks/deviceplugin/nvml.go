@@ -123,10 +123,8 @@ func checkNVML(f *facts.Facts, r *engine.Result, n *facts.Node, waiting []string
 				},
 				Fix: nvmlFix(f, n, pod, class),
 			}
-			_, failed := facts.LogEvidence(f, pod, nvmlErrors()...)
-			if smi := n.GPUs().SMI; !failed && smi != nil && len(smi.GPUs) > 0 && class == "" && !onDocker(n) {
-				found.Title = fmt.Sprintf("the %s finds no GPU in its container, although nvidia-smi works on the node", c)
-				found.Fix = noDeviceFix(n)
+			if _, failed := facts.LogEvidence(f, pod, nvmlErrors()...); !failed && n.GPUs().SMI != nil {
+				found.Title = fmt.Sprintf("the %s finds no GPU in its container", c)
 			}
 			if class == "" && onDocker(n) {
 				found.Title = fmt.Sprintf(
@@ -226,22 +224,6 @@ func nestedFix(n *facts.Node) (fix finding.Fix, nested bool) {
 	return fix, false
 }
 
-// noDeviceFix returns the fix for a plugin that logs no NVML error but finds no GPU, on a node whose driver works.
-func noDeviceFix(n *facts.Node) finding.Fix {
-	return finding.Fix{
-		Text: "The driver works. Check the node's default runtime (first command). If it is not NVIDIA's, make it the " +
-			"default, or set a RuntimeClass for it on the plugin. If it is NVIDIA's, the plugin's container most likely has " +
-			"the driver's libraries but no /dev/nvidia device: generate the CDI specification again (last command), or set " +
-			`mode = "legacy" in section [nvidia-container-runtime] of /etc/nvidia-container-runtime/config.toml, and delete ` +
-			"the plugin's pod.",
-		Commands: []string{
-			shell.Command("kubectl gpu-fault runtime show %s", n.Name),
-			shell.OnHost(n.Name, "ls -l /dev/nvidia0 /var/run/cdi"),
-			shell.OnHost(n.Name, "sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"),
-		},
-	}
-}
-
 func nvmlFix(f *facts.Facts, n *facts.Node, pod *corev1.Pod, class string) finding.Fix {
 	if n.ToolkitSetting(facts.AcceptsEnv) == "false" && !facts.PrivilegedForToolkit(pod) {
 		return finding.Fix{
@@ -283,9 +265,9 @@ func nvmlFix(f *facts.Facts, n *facts.Node, pod *corev1.Pod, class string) findi
 	if rc == nil {
 		return finding.Fix{
 			Text: "First run nvidia-smi on the node: without a driver, nothing else helps. If it works, the cause is " +
-				"the runtime: the pod uses the node's default runtime, which is not NVIDIA's, and NVIDIA's runtime " +
-				"has no RuntimeClass. In this case, configure NVIDIA's runtime on the node, then make it the " +
-				"default, or create a RuntimeClass and set it on the plugin." + ignoredSection(n) + nodeadm(n),
+				"the runtime: the pod uses the node's default runtime (the command shows it). If it is not NVIDIA's, " +
+				"configure NVIDIA's runtime on the node, then make it the default, or create a RuntimeClass and set " +
+				"it on the plugin. If it is, generate the node's CDI specification again." + ignoredSection(n) + nodeadm(n),
 			Commands: []string{shell.Command("kubectl gpu-fault runtime show %s", n.Name)},
 		}
 	}

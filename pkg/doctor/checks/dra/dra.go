@@ -203,12 +203,14 @@ func checkClass(
 			}
 		}
 		title := "no ResourceSlice offers a device for the claim"
-		if d := scheduler.DaemonSetOf(f, nil, facts.DRADriver); d != nil && d.Status.DesiredNumberScheduled == 0 &&
-			len(f.GPUNodes) == 0 && f.Missing("api/daemonsets") == "" && f.Missing("api/nodes") == "" {
-			title, fix = noNode(f, pod, d, &evidence)
-			found := claimFinding(pod, evidence, title, fix)
-			found.Confidence = finding.Likely
-			return found, true
+		if len(f.GPUNodes) == 0 && serving(f) != nil && serving(f).Status.DesiredNumberScheduled == 0 {
+			title = "the cluster has no GPU node, so no ResourceSlice offers a device for the claim"
+			fix = finding.Fix{
+				Text: "Add a GPU node, or keep at least one in the node pool: an autoscaler does not know which devices " +
+					"the nodes of an empty pool would offer. GKE's autoscaler knows them if the pool's nodes have the " +
+					"label cloud.google.com/gke-nvidia-gpu-dra-driver=true: set it on the node pool (--node-labels). " +
+					"The driver and the claim need no change.",
+			}
 		}
 		return claimFinding(pod, evidence, title, fix), true
 	case free == 0:
@@ -239,42 +241,6 @@ func checkClass(
 		found.Severity = finding.Warning // the pod may be pending for another reason
 	}
 	return found, true
-}
-
-// noNode returns the title and the fix for a claim in a cluster without GPU nodes, where the DRA driver has no pods.
-func noNode(
-	f *facts.Facts, pod *corev1.Pod, d *appsv1.DaemonSet, evidence *[]finding.Evidence,
-) (title string, fix finding.Fix) {
-	object := finding.Object{Kind: "DaemonSet", Namespace: d.Namespace, Name: d.Name}
-	*evidence = append(*evidence, finding.FieldEvidence(object, ".status.desiredNumberScheduled", "0"))
-	title = "the cluster has no GPU node, so no ResourceSlice offers a device for the claim"
-	fix = finding.Fix{
-		Text: "Add a node with a GPU. The DRA driver is installed, and starts on the node by itself: neither the " +
-			"driver nor the claim needs a change.",
-		Commands: []string{shell.Command("kubectl describe pod %s -n %s", pod.Name, pod.Namespace)},
-	}
-	for _, e := range f.EventsOfPod(pod) {
-		if e.Reason != "NotTriggerScaleUp" {
-			continue
-		}
-		*evidence = append(*evidence, finding.Clipped(facts.Quote(e)))
-		title = "the cluster has no GPU node, and the cluster autoscaler adds none for the claim"
-		fix.Text = "For a node pool with 0 nodes, the autoscaler has no ResourceSlices, and does not know that its nodes " +
-			"would offer a device. Keep at least one node in the GPU node pool (minimum size 1). The DRA driver then " +
-			"starts on it by itself: neither the driver nor the claim needs a change."
-		if slices.ContainsFunc(f.Nodes, func(n *facts.Node) bool { return n.Distribution == facts.GKE }) {
-			fix.Text = "GKE's autoscaler adds nodes for DRA claims only from node pools whose nodes have the label " +
-				"cloud.google.com/gke-nvidia-gpu-dra-driver=true. Set the label on the GPU node pool itself (--node-labels, " +
-				"together with the pool's other labels), or keep at least one node in the pool (--min-nodes 1). The DRA " +
-				"driver then starts on the node by itself: neither the driver nor the claim needs a change."
-			fix.Commands = []string{
-				"gcloud container node-pools list --cluster CLUSTER --location LOCATION",
-				"gcloud container node-pools describe POOL --cluster CLUSTER --location LOCATION",
-			}
-		}
-		break
-	}
-	return title, fix
 }
 
 // ofDriver matches the driver that a DeviceClass selects.

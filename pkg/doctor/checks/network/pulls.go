@@ -281,8 +281,8 @@ func pullFix(f *facts.Facts, pod *corev1.Pod, p pulling) (string, finding.Fix) {
 		}
 		return "the image's registry denies access: no valid credentials for the image", fix
 	case "name":
-		if title, fix, ok := partialImage(f, pod, p.image); ok {
-			return title, fix
+		if fix, ok := operandFix(f, pod, p.image); ok && strings.HasPrefix(fix.Text, setByPolicy) {
+			return "the image reference is not valid, because the ClusterPolicy sets only a part of it", fix
 		}
 		return "the image reference is not valid", finding.Fix{
 			Text: "Correct the image's name: " + p.image + ".", Commands: facts.EditCommands(pod),
@@ -297,35 +297,8 @@ func pullFix(f *facts.Facts, pod *corev1.Pod, p pulling) (string, finding.Fix) {
 	}
 }
 
-// partialImage returns the title and the fix for an operand's image that lacks its repository or name, because the
-// ClusterPolicy sets the version without them. The operator has defaults for all three fields or none.
-func partialImage(f *facts.Facts, pod *corev1.Pod, image string) (title string, fix finding.Fix, ok bool) {
-	_, version, tagged := strings.Cut(image[strings.LastIndexByte(image, '/')+1:], ":")
-	policy, found := facts.ClusterPolicy(f)
-	if !tagged || !found || facts.ComponentOf(pod.Labels, &pod.Spec) == "" {
-		return "", fix, false
-	}
-	spec, _, _ := unstructured.NestedMap(policy.Object, "spec")
-	field := fieldWith(spec, ".spec", version)
-	var lacks []string
-	for _, part := range [][2]string{{"repository", "nvcr.io/nvidia"}, {"image", "driver"}} {
-		if field != "" && facts.PolicyString(f, append(strings.Split(field[1:], "."), part[0])...) == "" {
-			lacks = append(lacks, part[0])
-			if field == ".spec.driver" {
-				fix.Commands = append(fix.Commands, facts.ChangeOperator(f, "driver."+part[0], part[1])...)
-			}
-		}
-	}
-	if len(lacks) == 0 {
-		return "", fix, false
-	}
-	all := strings.Join(lacks, " and ")
-	fix.Text = "In " + field + ", set " + all + " too, or remove version, so that the operator uses its " +
-		"release's default image. The operator composes the image from these fields, and reverts changes to its DaemonSet."
-	fix.Commands = append(fix.Commands, shell.Command("kubectl get clusterpolicy %s -o yaml", policy.GetName()))
-	return "the image reference is not valid: in " + field + ", the ClusterPolicy sets version without " + all,
-		fix, true
-}
+// setByPolicy is the beginning of the fix for an image that the ClusterPolicy sets.
+const setByPolicy = "The ClusterPolicy sets the image in "
 
 // operandFix returns a fix that corrects an operand's image. The GPU operator reverts other changes to its DaemonSets.
 func operandFix(f *facts.Facts, pod *corev1.Pod, image string) (finding.Fix, bool) {
@@ -347,9 +320,9 @@ func operandFix(f *facts.Facts, pod *corev1.Pod, image string) (finding.Fix, boo
 	spec, _, _ := unstructured.NestedMap(policy.Object, "spec")
 	if field := fieldWith(spec, ".spec", version); field != "" {
 		return finding.Fix{
-			Text: "The ClusterPolicy sets the image in " + field + ": correct the repository, image or version " +
-				"(through the values of the operator's chart), or remove them, so that the operator uses its " +
-				"release's defaults.",
+			Text: setByPolicy + field + ": correct the repository, image or version there (through the values of the " +
+				"operator's chart; for the driver nvcr.io/nvidia, driver and a version), or remove all three, so that " +
+				"the operator uses its release's defaults.",
 			Commands: []string{shell.Command("kubectl get clusterpolicy %s -o yaml", policy.GetName())},
 		}, true
 	}

@@ -215,7 +215,7 @@ func (l link) made(f *facts.Facts, pod *corev1.Pod) (linkState, facts.PodTrouble
 			pod.Status.Phase,
 			pod.CreationTimestamp.UTC().Format(time.RFC3339))}
 		return linkStarting, t
-	case t.Init && !slices.Contains([]string{"k8s-driver-manager", awaitsMOFED}, t.Container) && t.Waits:
+	case t.Init && !slices.Contains([]string{"k8s-driver-manager", "mofed-validation"}, t.Container) && t.Waits:
 		return linkStarting, t // the pod is waiting for an earlier link, which has been checked
 	}
 	return linkBroken, t
@@ -285,8 +285,8 @@ func (l link) finding(f *facts.Facts, n *facts.Node, t facts.PodTrouble) finding
 		Title: "the GPU operator's pods are waiting for the " + l.name + ", the first broken link in the startup chain",
 		Fix:   l.fix(f, t),
 	}
-	if t.Container == awaitsMOFED && t.Waits {
-		describeMOFED(f, n, &found)
+	if t.Container == "mofed-validation" { // a signature explains it
+		found.Evidence = append(found.Evidence, finding.Evidence{Source: "init container", Text: "waits in " + t.Container})
 	}
 	if l.file == "toolkit-ready" && slices.Contains(
 		[]string{"CreateContainerError", "RunContainerError", "StartError"}, t.Reason,
