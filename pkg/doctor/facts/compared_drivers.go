@@ -48,7 +48,7 @@ func (f *Facts) lostAMD(_ *corev1.Pod, n *Node) (source, text string) {
 			source, text = n.Object().String()+" .metadata.labels", "AMD GPU on the node, none offered"
 		}
 	}
-	if text != "" && !unloaded.IsZero() && newest["ModuleLoaded"].After(unloaded) && unloaded.After(newest["Rebooted"]) {
+	if text != "" && newest["ModuleLoaded"].After(unloaded) && unloaded.After(newest["Rebooted"]) {
 		return "events ModuleUnloaded and ModuleLoaded of " + n.Object().String() + ", no newer event Rebooted",
 			"KMM replaced the AMD driver on the node without a reboot"
 	}

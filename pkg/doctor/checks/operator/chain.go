@@ -286,7 +286,8 @@ func (l link) finding(f *facts.Facts, n *facts.Node, t facts.PodTrouble) finding
 		Fix:   l.fix(f, t),
 	}
 	if t.Container == "mofed-validation" { // a signature explains it
-		found.Evidence = append(found.Evidence, finding.Evidence{Source: "init container", Text: "waits in " + t.Container})
+		found.Evidence = append(found.Evidence,
+			finding.Evidence{Source: "init container", Text: "waits in " + t.Container})
 	}
 	if l.file == "toolkit-ready" && slices.Contains(
 		[]string{"CreateContainerError", "RunContainerError", "StartError"}, t.Reason,
