@@ -282,7 +282,7 @@ func pullFix(f *facts.Facts, pod *corev1.Pod, p pulling) (string, finding.Fix) {
 		return "the image's registry denies access: no valid credentials for the image", fix
 	case "name":
 		if fix, ok := operandFix(f, pod, p.image); ok && strings.HasPrefix(fix.Text, setByPolicy) {
-			return "the image reference is not valid, because the ClusterPolicy sets only a part of it", fix
+			return "the image reference is not valid: the ClusterPolicy sets it incompletely or incorrectly", fix
 		}
 		return "the image reference is not valid", finding.Fix{
 			Text: "Correct the image's name: " + p.image + ".", Commands: facts.EditCommands(pod),
