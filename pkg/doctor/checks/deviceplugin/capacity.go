@@ -274,7 +274,8 @@ func checkNoPlugin(f *facts.Facts, r *engine.Result, n *facts.Node, waiting, wan
 		return
 	case facts.Advertises(f, n), len(
 		facts.Current(n, facts.DevicePlugin),
-	) > 0, len(deleted) > 0, len(facts.Current(n, facts.DRADriver)) > 0:
+	) > 0, len(deleted) > 0, len(facts.Current(n, facts.DRADriver)) > 0,
+		facts.PolicyOff(f, "devicePlugin") && slicer(f):
 		r.Pass(n.Object())
 		return
 	case f.Now.Sub(n.CreationTimestamp.Time) < 5*time.Minute:

@@ -152,7 +152,7 @@ func invalidMIG(f *facts.Facts, n *facts.Node) (finding.Evidence, bool) {
 // instances, but not the mode.
 func checkUndivided(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 	state := n.Labels["nvidia.com/mig.config.state"]
-	if facts.GPUsOf(n.Status.Allocatable) > 0 ||
+	if facts.GPUsOf(n.Status.Allocatable) > 0 || n.Labels["nvidia.com/mig.config"] == modeOnly && slicer(f) ||
 		state == "pending" || state == "rebooting" || state == "failed" { // mig.manager-failed reports it
 		return false
 	}
@@ -191,13 +191,18 @@ func checkUndivided(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 		found.Title = "the node's GPUs probably no longer have MIG instances, so the node offers no GPUs"
 	}
 	want := n.Labels["nvidia.com/mig.config"]
-	if manager := facts.Current(n, facts.MIGManager); want == "" && len(manager) > 0 {
+	if manager := facts.Current(n, facts.MIGManager); (want == "" || want == modeOnly) && len(manager) > 0 {
+		if want == modeOnly {
+			found.Cause = "The configuration all-enabled only enables MIG mode. It is meant for programs that create " +
+				"instances themselves."
+		}
 		found.Fix.Text = "Have the MIG manager, which runs on the node, create instances or disable MIG: set the " +
 			"label nvidia.com/mig.config to a configuration that this GPU supports (such as all-1g.5gb on an A100 " +
 			"40GB; the manager's ConfigMap lists them), or to all-disabled if MIG is not wanted on this node. The " +
 			"MIG manager then restarts the device plugin. The driver, the plugin and its strategy need no change."
 		found.Fix.Commands = []string{
-			shell.Command("kubectl label node %s nvidia.com/mig.config=all-disabled # or, e.g., all-1g.5gb", n.Name),
+			shell.Command("kubectl label node %s nvidia.com/mig.config=all-disabled --overwrite # or, e.g., all-1g.5gb",
+				n.Name),
 		}
 	} else if want != "" && len(manager) > 0 {
 		found.Fix.Text = "Check that the list is empty. If it is, have the MIG manager apply the configuration " +
@@ -211,6 +216,18 @@ func checkUndivided(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 	}
 	r.Add(found)
 	return true
+}
+
+// modeOnly is the configuration of the MIG manager that enables MIG mode without creating instances.
+const modeOnly = "all-enabled"
+
+// slicer reports whether the cluster has a program that creates MIG instances when pods request them.
+func slicer(f *facts.Facts) bool {
+	return slices.ContainsFunc(f.Snapshot.Pods, func(pod corev1.Pod) bool {
+		return slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
+			return words.ContainsAny(c.Image, []string{"instaslice", "accelerator-slicer"})
+		})
+	})
 }
 
 // migOffer contains the allocatable GPU resources on the nodes, and one MIG node for each strategy.

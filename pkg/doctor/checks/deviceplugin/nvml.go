@@ -125,6 +125,8 @@ func checkNVML(f *facts.Facts, r *engine.Result, n *facts.Node, waiting []string
 			}
 			if words.ContainsAny(e.Text, []string{noDevices, "NVML: Driver", "NVML: Insuff"}) {
 				found.Title = fmt.Sprintf("the %s finds no GPU through NVML", c)
+			} else if _, failed := facts.LogEvidence(f, pod, nvmlErrors()...); !failed && n.GPUs().SMI != nil {
+				found.Title = fmt.Sprintf("the %s finds no GPU in its container", c)
 			}
 			if class == "" && onDocker(n) {
 				found.Title = fmt.Sprintf(
@@ -264,9 +266,9 @@ func nvmlFix(f *facts.Facts, n *facts.Node, pod *corev1.Pod, class string) findi
 	if rc == nil {
 		return finding.Fix{
 			Text: "First run nvidia-smi on the node: without a driver, nothing else helps. If it works, the cause is " +
-				"the runtime: the pod uses the node's default runtime, which is not NVIDIA's, and NVIDIA's runtime " +
-				"has no RuntimeClass. In this case, configure NVIDIA's runtime on the node, then make it the " +
-				"default, or create a RuntimeClass and set it on the plugin." + ignoredSection(n) + nodeadm(n),
+				"the runtime: the pod uses the node's default runtime (the command shows it). If it is not NVIDIA's, " +
+				"configure NVIDIA's runtime on the node, then make it the default, or create a RuntimeClass and set " +
+				"it on the plugin. If it is, generate the node's CDI specification again." + ignoredSection(n) + nodeadm(n),
 			Commands: []string{shell.Command("kubectl gpu-fault runtime show %s", n.Name)},
 		}
 	}

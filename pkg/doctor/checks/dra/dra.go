@@ -213,7 +213,17 @@ func checkClass(
 				Commands: []string{"kubectl get pods -A | grep dra-driver"},
 			}
 		}
-		return claimFinding(pod, evidence, "no ResourceSlice offers a device for the claim", fix), true
+		title := "no ResourceSlice offers a device for the claim"
+		if len(f.GPUNodes) == 0 && serving(f) != nil && serving(f).Status.DesiredNumberScheduled == 0 {
+			title = "the cluster has no GPU node, so no ResourceSlice offers a device for the claim"
+			fix = finding.Fix{
+				Text: "Add a GPU node, or keep at least one in the node pool: an autoscaler does not know which devices " +
+					"the nodes of an empty pool would offer. GKE's autoscaler knows them if the pool's nodes have the " +
+					"label cloud.google.com/gke-nvidia-gpu-dra-driver=true: set it on the node pool (--node-labels). " +
+					"The driver and the claim need no change.",
+			}
+		}
+		return claimFinding(pod, evidence, title, fix), true
 	case free == 0:
 		evidence = append(evidence,
 			finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "ResourceSlices", "%s of %s, all allocated",

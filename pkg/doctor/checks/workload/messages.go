@@ -56,7 +56,7 @@ func messageChecks() []engine.Check {
 func ofPlugins() []string {
 	return []string{
 		"wl.other-accelerator", "sched.insufficient-other", "sched.none-advertised", "sched.all-in-use",
-		"sched.wrong-resource-name", "sched.no-scheduler", "dra.unallocatable",
+		"sched.wrong-resource-name", "sched.no-scheduler", "dra.unallocatable", "dp.selects-none",
 	}
 }
 
@@ -110,10 +110,14 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 		case slices.Contains(f.FailingPlacers(), pod): // reported by sched.queued
 		case slices.Contains(helpers, pod): // reported by sched.volume
 		case inTrouble(f, pod) && (!ours || pod.DeletionTimestamp != nil):
-			r.Add(finding.Finding{
+			issue := finding.Finding{
 				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Title: "the pod does not run",
 				Failed: facts.LastChange(pod), Severity: concern(pod), As: kindOf(pod), PodScope: waiting(f, pod),
-			})
+			}
+			if len(issue.PodScope) > 0 {
+				issue.Severity = finding.Error // GPU pods are waiting for it
+			}
+			r.Add(issue)
 		case len(f.LogsOf(pod))+len(f.HeadsOf(pod)) == 0:
 		case facts.RunsReady(pod) || pod.Status.Phase == corev1.PodRunning:
 			r.Add(finding.Finding{
