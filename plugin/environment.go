@@ -27,7 +27,7 @@ func settable() []string {
 
 // aboutEnvironment returns the help text about environment variables.
 func aboutEnvironment() string {
-	return fmt.Sprintf(`Environment variables set flags that are not specified: %sLEDGER_NAMESPACE sets --ledger-namespace. Supported flags:
+	return fmt.Sprintf(`Environment variables set flags that are not specified: for example, %sLEDGER_NAMESPACE sets --ledger-namespace. Supported flags:
 --%s.`, environmentPrefix, strings.Join(settable(), ", --"))
 }
 

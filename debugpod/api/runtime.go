@@ -66,6 +66,6 @@ type ConfigFile struct {
 	Meta deadman.Meta `json:"meta"`
 	// Volatile describes why the file at this path is lost when the node restarts. It is empty if the file persists.
 	Volatile string `json:"volatile,omitempty"`
-	// ReadOnly describes why the file cannot be changed. It is empty if the file can be changed.
+	// ReadOnly explains why the file cannot be changed. It is empty if the file can be changed.
 	ReadOnly string `json:"readOnly,omitempty"`
 }

@@ -67,6 +67,7 @@ func load(files fs.FS, arch string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("unpack the node helper for linux/%s: %w", arch, err)
 	}
+	packed.Relative(program, arch)
 	return program, nil
 }
 

@@ -45,6 +45,17 @@ func TestReportEndsWithTheWorst(t *testing.T) {
 	}
 }
 
+// After an error with the second size, there is no exponent to report, and none is invented.
+func TestReportWithoutGrowth(t *testing.T) {
+	var b strings.Builder
+	if err := report(&b, some("list", 50)); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.String(); strings.Contains(got, "Inf") || strings.Contains(got, "growth exponent") {
+		t.Errorf("got\n%s", got)
+	}
+}
+
 // The picture is well-formed XML with a curve per command and chart, even for a single size.
 func TestDraw(t *testing.T) {
 	for _, all := range [][]measurement{

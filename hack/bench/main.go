@@ -36,7 +36,7 @@ var measurements = []measurement{
 	{"runtime", 5, "a broken containerd configuration: a restart from a debug pod", (*bench).measureRuntime},
 	{"cuda", 5, "the shim in a Deployment: kubectl rollout restart", (*bench).measureCUDA},
 	{"device", 5, "an unhealthy GPU: a report by the device plugin itself", (*bench).measureDevice},
-	{"doctor", 5, "doctor on one node: a debug pod and ten execs, as in a script", (*bench).measureDoctor},
+	{"doctor", 5, "doctor on one node, compared with a script: a debug pod and ten execs", (*bench).measureDoctor},
 	{"watch", 10, "an experiment's watcher sees a cordon: a bare watch", (*bench).measureWatch},
 	{"shim", 5, "a driver call through the shim: a direct call; an interposer with a toggle file", (*bench).measureShim},
 	{"report", 5, "an experiment's report as HTML: the same result as JSON", (*bench).measureReport},

@@ -84,7 +84,7 @@ func renderNotes(version, before, commit, goVersion string, subjects []string) s
 
     sha256sum --check --ignore-missing %s
 
-With %s, the same commit gives the same files, byte for byte: `+"`make release VERSION=%s`"+`. The dependencies of each program
+With %s, a build of the same commit produces the same files, byte for byte: `+"`make release VERSION=%s`"+`. The dependencies of each program
 are listed in its .cdx.json file (CycloneDX).
 `, checksums, goVersion, version)
 	return b.String()

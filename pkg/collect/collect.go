@@ -78,7 +78,8 @@ const (
 	pageSize = 500
 	// pageTimeout is the timeout of one page of a list.
 	pageTimeout = time.Minute
-	// parallelLists is the number of concurrent lists. API priority and fairness allows each client only a few.
+	// parallelLists is the number of concurrent list requests. API priority and fairness allows each client only a few
+	// at a time.
 	parallelLists = 4
 )
 

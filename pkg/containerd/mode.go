@@ -65,11 +65,11 @@ func Modes() []ModeInfo {
 		},
 		{
 			ModeDropinShadow,
-			"adds a drop-in with only the handler, which before containerd 2.0 replaces the entire CRI configuration",
+			"adds a drop-in that contains only the handler; before containerd 2.0, it replaces the entire CRI configuration",
 			noCRI, "rt.dropin-shadow", true,
 		},
 		{ModeDefaultMissing, "sets the default handler to one that does not exist", noCRI, "rt.default-missing", true},
-		{ModeUnparsable, "adds a line to the root file that is not TOML", "connection refused", "rt.unparsable", true},
+		{ModeUnparsable, "adds a line that is not TOML to the root file", "connection refused", "rt.unparsable", true},
 	}
 }
 

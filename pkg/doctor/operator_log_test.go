@@ -104,7 +104,8 @@ func TestOtherPlugin(t *testing.T) {
 			event("Pod", "intel-gpu-plugin-x", "FailedMount", text)
 	}
 	examined(t, map[string]benchCase{
-		"unknown": {with("the mount is odd"), "wl.other-accelerator", "the plugin that advertises it is not running"},
+		"unknown": {with("the mount is odd"), "wl.other-accelerator", "a pod of the software that advertises it is " +
+			"not running"},
 		"known": {
 			with(`MountVolume.SetUp failed for volume "kubeletcrt" : open /var/lib/kubelet/pki/kubelet.crt: ` +
 				"no such file or directory"),

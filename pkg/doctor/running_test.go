@@ -257,10 +257,11 @@ func TestEvictions(t *testing.T) {
 			now(evicted("The node had condition: [MemoryPressure]. "), "x"), "wl.evicted warning", "low on memory",
 		},
 		"disk pressure": {
-			now(evicted("The node had condition: [DiskPressure]. "), "x"), "wl.evicted warning", "disk was full",
+			now(evicted("The node had condition: [DiskPressure]. "), "x"), "wl.evicted warning", "ran low on disk " +
+				"space",
 		},
 		"inodes": {
-			now(evicted("The node was low on resource: inodes. "), "x"), "wl.evicted warning", "disk was full",
+			now(evicted("The node was low on resource: inodes. "), "x"), "wl.evicted warning", "ran low on disk space",
 		},
 		"process IDs": {
 			now(evicted("The node was low on resource: pids. "), "x"), "wl.evicted warning", "process IDs",

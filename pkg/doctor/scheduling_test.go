@@ -324,6 +324,8 @@ func TestPending(t *testing.T) {
 			}},
 		}}
 	}
+	nominated := func(p *corev1.Pod) { p.Status.NominatedNodeName = "a" }
+	terminating := func(p *corev1.Pod) { at := benchAgo(time.Minute); p.DeletionTimestamp = &at }
 	before := func(e *corev1.Event) { e.LastTimestamp = benchAgo(30 * time.Minute) }
 	silent := func(p *corev1.Pod) { p.Status.Conditions, p.Spec.SchedulerName = nil, "volcano" }
 	claims := func(p *corev1.Pod) {
@@ -439,7 +441,10 @@ func TestPending(t *testing.T) {
 			toldByScheduler("0/1 nodes are available: 1 cannot allocate all claims.")), "", ""},
 		"gate": {newBench().node("a", 0).pod("p", "", 1, gated), "sched.waiting info", "kueue"},
 		"nominated": {newBench().node("a", 2).pod("h", "a",
-			2).pod("p", "", 1, func(p *corev1.Pod) { p.Status.NominatedNodeName = "a" }), "sched.waiting info", ""},
+			2, terminating).pod("p", "", 1, nominated), "sched.waiting info", ""},
+		"nominated long ago": {
+			newBench().node("a", 2).pod("h", "a", 2).pod("p", "", 1, nominated), "sched.all-in-use warning", "",
+		},
 		"scale-up": {
 			newBench().pod("p", "", 1).event("Pod", "p", "TriggeredScaleUp", "pod triggered scale-up"),
 			"sched.waiting info", "",

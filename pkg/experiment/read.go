@@ -11,7 +11,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// The limits for files with results, which are untrusted.
+// Limits for result files, which are untrusted.
 const (
 	maxResult   = 32 << 20
 	maxVerdicts = 100_000

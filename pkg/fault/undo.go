@@ -32,7 +32,7 @@ func (s *Session) undo(
 		return ledger.StatePermanent, "this cannot be undone", nil
 	case !ok:
 		return "", "", fmt.Errorf(
-			"undo %s: unknown kind of undo %q; the change was made by a newer version of kubectl gpu-fault: upgrade this version", step.Target,
+			"undo %s: unknown kind of undo %q; the change was made by a newer version of kubectl gpu-fault: upgrade this installation", step.Target,
 			step.Undo.Kind,
 		)
 	}

@@ -103,7 +103,7 @@ func (s *Session) mayEnter(
 			command = []string{"scenario", "end", run.ID}
 		}
 		return "",
-			fmt.Errorf("node %q belongs to the control plane (label %s), and the undo starts a privileged pod on it: if the run is genuine, use: %s",
+			fmt.Errorf("node %q belongs to the control plane (label %s), and the undo starts a privileged pod there. If you know that the record of the run is genuine, use: %s",
 				target.Name, role, s.Ledger.Command(append(command, "--allow-control-plane")...))
 	}
 	return "", nil

@@ -25,8 +25,8 @@ type Missed struct {
 	Nodes  []string `json:"nodes"`
 }
 
-// Of returns the outcome of a plan from the records of its runs. For shards without a record, failures contains the
-// reasons for those whose pods failed, and rest is the reason for all others.
+// Of returns the outcome of a plan from the records of its runs. If a shard has no record, its reason is in
+// failures if its pod failed, and is rest otherwise.
 func Of(plan Plan, runs []ledger.Run, failures map[int]string, rest string) Outcome {
 	byID := map[string]ledger.Run{}
 	for _, run := range runs {

@@ -150,9 +150,9 @@ func (e Edit) TakeBack(object map[string]any) (changed, theirs bool) {
 	return true, false
 }
 
-// zeroed reports whether a kubelet has set a number of our devices to zero. This happens when a device plugin was
-// registered and removed, and on a node whose device plugin directory is empty at startup (setters.go and
-// reconcileExtendedResource in kubelet_node_status.go). A kubelet that intends zero will write it again.
+// zeroed reports whether a kubelet has set the count of one of our devices to zero. This happens when a device plugin
+// was registered and removed, and on a node whose device plugin directory is empty at startup (setters.go and
+// reconcileExtendedResource in kubelet_node_status.go). If the zero is intended, the kubelet writes it again.
 func (e Edit) zeroed(now any) bool { return e.Path[0].Field == "status" && now == "0" }
 
 // restore sets the previous value. An element with a key returns to its previous index.

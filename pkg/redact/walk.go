@@ -175,7 +175,7 @@ func (w *Walker) walkStruct(at where, name string, v reflect.Value) {
 		return
 	}
 	s := shapeOf(v.Type())
-	// For example env: [{name: NGC_API_KEY, value: ...}], and headers.
+	// Examples are env, [{name: NGC_API_KEY, value: ...}], and headers.
 	if s.named >= 0 && v.CanSet() {
 		value := v.Field(s.value)
 		if v.Type() == headerType && !publicHeader(v.Field(s.named).String()) && value.String() != "" {

@@ -132,7 +132,7 @@ func (v *View) notLoaded() []Finding {
 				later = ""
 			}
 			f.Message = p.Text + "; lost: " + strings.Join(p.Handlers, ", ") + later
-			f.Fix = fmt.Sprintf("add the entire CRI table to %s; containerd 2.0 merges such files", p.File)
+			f.Fix = fmt.Sprintf("add the entire CRI table to %s, or upgrade to containerd 2.0, which merges the CRI tables of imported files", p.File)
 		default:
 			continue
 		}
@@ -172,7 +172,7 @@ func (v *View) ignored() []Finding {
 				continue
 			}
 			f.ID, f.Title = "rt.version-skew-ids", fmt.Sprintf(
-				"%s in %s under a plugin ID that containerd %s does not read in this file",
+				"%s in %s under a plugin ID that containerd %s ignores in a file of this version",
 				isAre("handler", f.Handlers), p.File, i.Release,
 			)
 			f.Fix =

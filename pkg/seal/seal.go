@@ -74,7 +74,7 @@ func (e *BrokenError) Error() string {
 	return text
 }
 
-// Check returns a *BrokenError unless the seal is kept.
+// Check returns a *BrokenError unless the seal is intact.
 func Check(ctx context.Context, k Keeper, s Seal, byHand string) error {
 	kept, err := k.Has(ctx, s)
 	if err == nil && !kept {

@@ -101,7 +101,7 @@ const (
 
 // Missing is evidence that could not be collected.
 type Missing struct {
-	// What is its name in the bundle: "api/pods", "logs/gpu-operator/nvidia-driver-x/nvidia-driver-ctr",
+	// What names the evidence as in the bundle: "api/pods", "logs/gpu-operator/nvidia-driver-x/nvidia-driver-ctr",
 	// "nodes/node-a", "images/REF".
 	What string `json:"what"`
 	// Why is the reason, for display: "forbidden: ...", "node node-a is not Ready", "not asked for: it looks healthy".

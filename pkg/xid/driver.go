@@ -79,7 +79,7 @@ func ParseProcess(s string) (Process, error) {
 	pid, name, named := strings.Cut(strings.TrimSpace(s), ",")
 	n, err := strconv.ParseUint(pid, 10, 31)
 	if err != nil || n == 0 {
-		return Process{}, fmt.Errorf("process %q has no process ID: must be PID,NAME, such as 1234,python", s)
+		return Process{}, fmt.Errorf("invalid process %q: must have the form PID,NAME, such as 1234,python", s)
 	}
 	p := Process{PID: int(n), Name: name}
 	switch {

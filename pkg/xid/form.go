@@ -11,8 +11,8 @@ const (
 	// FormKernel is "kernel: NVRM: Xid ...". journald uses "kernel" as the identifier and keeps the rest, so that its
 	// entry differs from the driver's only in the facility. This is the only form that all log readers detect.
 	FormKernel Form = "kernel"
-	// FormPlain is "NVRM: Xid ...". In /dev/kmsg, it is identical to the driver's text, but journald strips "NVRM: ",
-	// because records from user space never have the kernel facility.
+	// FormPlain is "NVRM: Xid ...". In /dev/kmsg, it is identical to the driver's text, but journald strips "NVRM: "
+	// from records without the kernel facility, which records from user space never have.
 	FormPlain Form = "plain"
 	// FormBracket is "[6085126.134786] NVRM: Xid ...". journald strips nothing because the first word does not end in
 	// ":".

@@ -45,7 +45,7 @@ func newArmCommand(connection *kube.Connection, streams genericiooptions.IOStrea
 		Use:   "arm RUN [--xid CODE | --error CODE | ...]",
 		Short: "Start the fault of a run, or a different fault, without a restart",
 		Long: `Start the fault of a run whose shim is loaded, without restarting the pods. Flags select a different fault; without flags, the run keeps its
-current fault. Processes notice the change at their next driver call, at most one second later. Earlier trips are reset.`,
+current fault. Processes notice the change at their next driver call, at most one second later. The count of trips (triggered faults) is reset.`,
 		Example: `  # Start a fault that was injected with --disarmed, or restart it
   kubectl gpu-fault cuda arm cuda-7k3f9q
 
@@ -85,7 +85,7 @@ func newDisarmCommand(connection *kube.Connection, streams genericiooptions.IOSt
 call, at most one second later; hanging calls return. Programs do not recover from errors that they have already received: most have
 exited, and the kubelet restarts their containers.
 
-Use this command as an emergency brake: it does not ask for confirmation, and also stops a run that is still being injected or whose
+Use this command as an emergency brake: it does not ask for confirmation. It even stops a run that is still being injected or whose
 client died. The shim stays loaded and can be armed again until you revert the run.`,
 		Example: `  kubectl gpu-fault cuda disarm cuda-7k3f9q`,
 		Args:    usage.ExactArgs(1, "one run", "kubectl gpu-fault cuda disarm cuda-7k3f9q"),
@@ -105,9 +105,9 @@ func (a *arming) addFlags(cmd *cobra.Command) {
 	flags.BoolVarP(&a.yes, "yes", "y", false,
 		map[string]string{
 			"arm":    "Do not ask for confirmation",
-			"disarm": "No effect: disarm never asks for confirmation (accepted for scripts)",
+			"disarm": "No effect: disarm never asks for confirmation",
 		}[a.verb])
-	flags.DurationVar(&a.timeout, "timeout", a.timeout, "Time to wait for the processes to notice")
+	flags.DurationVar(&a.timeout, "timeout", a.timeout, "Time to wait for the processes to notice the change")
 	a.format.AddFlags(cmd)
 }
 

@@ -8,7 +8,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
-// before describes, on stderr, the planned change, its scope, the tools that do not see it, and how it ends.
+// before prints a description of the planned change to stderr: its scope, the tools that do not see it, and how it
+// ends.
 func (in *injecting) before(say func(string, ...any), d *decided, kubeContext string) {
 	say("%s in namespace %s, %s, in context %q", d.workload.Ref(), d.workload.Target().Namespace, d.containers(),
 		kubeContext)

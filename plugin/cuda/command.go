@@ -21,7 +21,7 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 	cmd := &cobra.Command{
 		Use:   "cuda (inject | arm | disarm | status | profiles)",
 		Short: "Make a workload's CUDA calls fail, hang or return wrong data, as a broken GPU does",
-		Long: `Make the CUDA driver behave, for the programs in one workload, as it does when a GPU is broken: errors, hangs, latency, too little memory,
+		Long: `For the programs in one workload, make the CUDA driver behave as if a GPU were broken: errors, hangs, latency, too little memory,
 missing devices, flipped bits.
 
 A small library (the shim) is loaded into the workload's processes. It intercepts all their driver calls, including those from PyTorch, NCCL,

@@ -113,7 +113,7 @@ func suppliesDevices(pod *corev1.Pod) bool {
 		isDRADriver(pod)
 }
 
-// isDRADriver reports whether a pod registers with the kubelet as a DRA driver or CSI driver does.
+// isDRADriver reports whether a pod registers with the kubelet in the way that DRA drivers and CSI drivers do.
 func isDRADriver(pod *corev1.Pod) bool { return mounts(pod, "plugins", "plugins_registry") }
 
 // mounts reports whether a pod mounts a node directory whose path contains one of the names.

@@ -15,14 +15,14 @@ import (
 )
 
 // faultHelp describes the flags in faultFlags by group, because --help sorts them by name.
-const faultHelp = `What fails: --xid selects the errors that an XID causes in running processes and in processes that start afterwards ("cuda profiles"
-lists them); --error selects a single error. --phase-new and --nvml override the errors of new processes and of NVML, and --sticky whether the context is
+const faultHelp = `What fails: --xid selects the errors that an XID causes in running processes and in new ones ("cuda profiles"
+lists them); --error selects a single error. --phase-new overrides the errors of new processes, and --nvml those of NVML; --sticky sets whether the context is
 lost. --hang, --latency, --mem-limit, --hide-devices, --corrupt-d2h, --driver-mismatch and --fabric-not-ready work alone or in addition to an
 error.
 
-When: each matching call trips, unless --after-calls, --after, --window, --every, --probability or --max exclude it; if you specify several,
-a call must satisfy all of them. The error determines which calls match (launches, copies, allocations, ...), unless you specify --function.
-The same --seed trips the same calls.
+When: each matching call triggers the fault, unless --after-calls, --after, --window, --every, --probability or --max excludes it; if you
+specify several, a call must satisfy all of them. The error determines which calls match (launches, copies, allocations, ...), unless you specify --function.
+With the same --seed, the same calls trigger the fault.
 
 Where: in all processes, unless you specify --process, --rank or --device.`
 
@@ -51,11 +51,11 @@ func (f *faultFlags) addFlags(cmd *cobra.Command) {
 	// What fails.
 	own.IntVar(&f.what.XID, "xid", 0, "XID whose effects on programs are simulated")
 	own.StringVar(&f.error, "error", "",
-		"CUDA error that calls return, a name or number: launch-failed, CUDA_ERROR_ECC_UNCORRECTABLE, 719")
+		"CUDA error that calls return, as a name or number: launch-failed, CUDA_ERROR_ECC_UNCORRECTABLE, 719")
 	own.StringVar(&f.phaseNew, "phase-new", "",
 		"CUDA error in processes that start after the fault has hit a process, instead of the profile's error; none for no error")
 	own.StringVar(&f.nvml, "nvml", "",
-		"NVML error after the fault has hit a process (gpu-is-lost, 15), instead of the profile's error; none for no effect on NVML")
+		"NVML error, such as gpu-is-lost or 15, after the fault has hit a process, instead of the profile's error; none for no effect on NVML")
 	own.BoolVar(&f.sticky, "sticky", false,
 		"Fail all calls of a process after its first error, until it exits (default: depends on the error, as on hardware)")
 	own.BoolVar(&f.what.DriverMismatch, "driver-mismatch", false,
@@ -63,27 +63,27 @@ func (f *faultFlags) addFlags(cmd *cobra.Command) {
 	own.BoolVar(&f.what.FabricNotReady, "fabric-not-ready", false,
 		"Simulate a stopped fabric manager in new processes: CUDA error 802")
 	own.BoolVar(&f.what.Hang, "hang", false,
-		"Make copies and calls that wait for the GPU sleep until the fault ends")
+		"Make copies, and calls that wait for the GPU, hang until the fault ends")
 	own.DurationVar(&f.what.Latency, "latency", 0,
-		"Delay of each copy, launch and waiting call, or of each call that --xid, --error or --function select")
+		"Delay of each copy, launch and waiting call, or of each call selected by --xid, --error or --function")
 	own.DurationVar(&f.what.Jitter, "jitter", 0, "Maximum random delay added to --latency, uniformly distributed")
 	own.StringVar(&f.memLimit, "mem-limit", "",
 		"Apparent memory of each device, such as 8Gi; allocations beyond it fail with out of memory")
 	own.StringVar(&f.hideDevices, "hide-devices", "", "Devices hidden from processes, such as 0,2-3, or all")
 	own.Float64Var(&f.what.CorruptD2H, "corrupt-d2h", 0,
-		"Fraction of device-to-host copies in which a bit is flipped, above 0 to 1; each is logged to stderr")
+		"Fraction of device-to-host copies in which a bit is flipped, above 0, up to 1; each flip is logged to stderr")
 	// When.
 	own.StringVar(&f.what.Function, "function", "",
-		"Driver functions whose calls match, a name or a glob such as 'cuMemAlloc*'; with --error, these calls fail")
-	own.Uint64Var(&f.what.AfterCalls, "after-calls", 0, "Number of calls that pass in each process before the fault starts")
+		"Driver functions whose calls match, as a name or glob such as 'cuMemAlloc*'; with --error, these calls fail")
+	own.Uint64Var(&f.what.AfterCalls, "after-calls", 0, "Number of calls in each process before the fault starts")
 	own.DurationVar(&f.what.After, "after", 0,
-		"Time during which calls pass, starting with arming, or with the first call of a process that starts later")
-	own.Uint64Var(&f.what.Every, "every", 0, "Trip only every Nth call, such as 10 for every tenth")
-	own.Float64Var(&f.what.Probability, "probability", 0, "Probability that a call trips, above 0 to 1")
-	own.Uint64Var(&f.what.Seed, "seed", 0, "Random seed; the same seed trips the same calls")
+		"Time before the fault starts, from arming or, in processes that start later, from their first call")
+	own.Uint64Var(&f.what.Every, "every", 0, "Trigger the fault only at every Nth call")
+	own.Float64Var(&f.what.Probability, "probability", 0, "Probability that a call triggers the fault, above 0, up to 1")
+	own.Uint64Var(&f.what.Seed, "seed", 0, "Random seed; with the same seed, the same calls trigger the fault")
 	own.StringVar(&f.window, "window", "",
-		"Time range since arming in which calls trip, such as 10s-2m, or 10s- for no end")
-	own.Uint64Var(&f.what.Max, "max", 0, "Maximum number of trips in each process")
+		"Time range after arming in which calls trigger the fault, such as 10s-2m, or 10s- for no end")
+	own.Uint64Var(&f.what.Max, "max", 0, "Maximum number of times that each process triggers the fault")
 	// Where.
 	own.StringVar(&f.devices, "device", "",
 		"Devices that have the fault, by their CUDA device number in the process, such as 0,2-3")
@@ -91,10 +91,10 @@ func (f *faultFlags) addFlags(cmd *cobra.Command) {
 		"Rank that has the fault, from the first of these variables that is set: RANK, OMPI_COMM_WORLD_RANK, JOB_COMPLETION_INDEX, LOCAL_RANK")
 	own.Lookup("rank").DefValue = "0" // hidden by pflag; -1 means "not set"
 	own.StringVar(&f.what.Process, "process", "",
-		"Processes that have the fault, a glob for the name of the program, process or script, such as 'train*.py'")
+		"Processes that have the fault: a glob for the name of the program, process or script, such as 'train*.py'")
 	own.StringVar(&f.layer, "layer", f.layer,
 		"driver (every CUDA program) or runtime (only calls of a dynamically linked CUDA runtime, for comparison)")
-	own.BoolVar(&f.what.Quiet, "quiet", false, "Do not log the first trip of a process to its stderr")
+	own.BoolVar(&f.what.Quiet, "quiet", false, "Do not log to stderr when a process first triggers the fault")
 	f.own = own
 	cmd.Flags().AddFlagSet(own)
 	f.complete(cmd)

@@ -72,10 +72,10 @@ func newInjectCommand(connection *kube.Connection, streams genericiooptions.IOSt
 TYPE/NAME is any object with pod templates: a Deployment, StatefulSet, DaemonSet, Job, JobSet, LeaderWorkerSet, PyTorchJob, RayCluster,
 DynamoGraphDeployment or other custom resource. If you specify a pod or ReplicaSet, the workload that owns it is used. The library is stored in a
 ConfigMap. A volume and LD_PRELOAD are added to the pod template, and the workload's controller replaces the pods as for any other change. The
-fault starts when the new pods are ready and their processes have called the driver, so both running processes and those that start afterwards
-see the fault as they would on hardware. With --at-start, the fault starts with the first call.
+fault starts when the new pods are ready and their processes have called the driver, so running processes and new ones see the fault as they
+would on hardware. With --at-start, the fault starts with the first call.
 
-When the TTL expires, all calls pass through. The shim stays in the pod template until you revert the run. Reverting replaces the pods again, if
+When the TTL expires, all calls pass through again. The shim stays in the pod template until you revert the run. Reverting replaces the pods again, if
 the workload's controller does so for a changed template.`,
 		Example: `  # Simulate a GPU that falls off the bus: running processes get error 999, new processes get error 100, and NVML reports the GPU as lost
   kubectl gpu-fault cuda inject deployment/vllm --xid 79

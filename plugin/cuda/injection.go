@@ -243,7 +243,7 @@ func setState(
 	return cudashim.Refresh(ctx, cluster.Client, living, stamp()), nil
 }
 
-// awaitReady waits until the pods with the shim are ready, for at most the timeout of the rollout.
+// awaitReady waits up to the rollout timeout for the pods with the shim to become ready.
 func (i *injection) awaitReady(ctx context.Context, run ledger.Run) {
 	_ = wait.PollUntilContextTimeout(ctx, pause, i.timeout, true, func(ctx context.Context) (bool, error) {
 		pods, err := i.pods(run)(ctx)

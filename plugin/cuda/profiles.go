@@ -72,8 +72,8 @@ func newProfilesCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "profiles [XID...]",
 		Short: "List the effects of each XID on programs, with their sources",
-		Long: `List the effects on programs when the driver reports an XID: the CUDA errors in running processes and in processes that start
-afterwards, and what NVML reports: an event with the XID, ECC errors, remapped rows, or an error. "inject --xid" simulates these effects.
+		Long: `List how each XID affects programs: the CUDA errors in running processes and in new ones, and what NVML
+reports (an event with the XID, ECC errors, remapped rows, or an error). "inject --xid" simulates these effects.
 
 (assumed) marks errors derived from the meaning of the XID. All others are documented or were reported; -o wide, json and yaml show the
 sources.`,

@@ -27,8 +27,8 @@ func newStatusCommand(connection *kube.Connection, streams genericiooptions.IOSt
 		Long: `Show which processes have loaded the shim, how they call the driver, whether the fault is armed in them, and what it has done so far.
 Without a name, the command shows all CUDA faults that are in place.
 
-The command executes the shim's file in each pod, and requires nothing else in the image. A process is listed after its first driver call. A
-terminated process is listed until a new process takes its slot or its pod is deleted. If a pod is crashing or not running, the lines that
+The command executes the shim's file in each pod; the image needs nothing else. A process is listed after its first driver call. A
+terminated process is listed until a new process takes its slot or the pod is deleted. If a pod is crashing or not running, the lines that
 the shim wrote to the pod's log are shown instead.`,
 		Example: `  # Show one run
   kubectl gpu-fault cuda status cuda-7k3f9q

@@ -16,10 +16,10 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 		Use:   "device (list | unhealthy | taint | reset)",
 		Short: "List the devices of nodes, make them unhealthy, taint or reset them",
 		Long: `List the devices that device plugins have registered with the kubelet of a node, and make the kubelet consider some of them unhealthy.
-Devices of dynamic resource allocation (DRA) can be tainted. This works with the device plugins and DRA drivers of any vendor, and without access to the hardware.
+Dynamic resource allocation (DRA) devices can be tainted. This works with the device plugins and DRA drivers of any vendor, and without access to the hardware.
 
-The subcommand reset makes NVIDIA's driver reset a GPU.`,
-		Example: `  # List the devices of gpu-1, with the pods that hold them
+The reset subcommand makes NVIDIA's driver reset a GPU.`,
+		Example: `  # List the devices of gpu-1, with the pods that use them
   kubectl gpu-fault device list gpu-1
 
   # Make GPU 1 of gpu-1 unhealthy

@@ -41,12 +41,12 @@ func newListCommand(connection *kube.Connection, streams genericiooptions.IOStre
 	l := &listing{connection: connection, streams: streams, pods: podflags.New()}
 	cmd := &cobra.Command{
 		Use:   "list NODE",
-		Short: "List the devices of a node, their health, and the pods that hold them",
-		Long: `List the devices that device plugins have registered with the kubelet of a node, their health, and the pods that hold them.
+		Short: "List the devices of a node, their health, and the pods that use them",
+		Long: `List the devices that device plugins have registered with the kubelet of a node, their health, and the pods that use them.
 
-The kubelet does not keep track of an unhealthy device that no pod holds, unless this tool made the device unhealthy. Such devices are not listed.
+An unhealthy device that no pod uses is listed only if this tool made it unhealthy: otherwise, the kubelet does not keep track of it.
 
-A privileged pod reads the node and is then deleted. Nothing is changed.`,
+A privileged pod collects the data and is then deleted. Nothing is changed.`,
 		Example: `  # List the devices of gpu-1
   kubectl gpu-fault device list gpu-1
 

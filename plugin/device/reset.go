@@ -38,8 +38,8 @@ func newResetCommand(connection *kube.Connection, streams genericiooptions.IOStr
 		Long: `Reset a GPU on a node with nvidia-smi --gpu-reset. A reset ends the error state of the GPU, such as a pending row remapping, and erases
 the GPU's memory.
 
-The GPU is reset only if no pod holds it according to the kubelet, no process on the node has it open, and it has no MIG instances. The
-device plugin and DCGM also keep GPUs open, so stop them first. nvidia-smi itself refuses if the driver must reset several GPUs together, as
+The GPU is reset only if the kubelet has not allocated it to a pod, no process on the node has it open, and it has no MIG instances. The
+device plugin and DCGM also keep GPUs open, so stop them first. nvidia-smi itself refuses the reset if the driver must reset several GPUs together, as
 with NVLink.`,
 		Example: `  # Reset GPU 1 of gpu-1
   kubectl gpu-fault device reset gpu-1 --gpu 1 --allow-reset`,

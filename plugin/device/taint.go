@@ -42,18 +42,18 @@ func newTaintCommand(connection *kube.Connection, streams genericiooptions.IOStr
 	t.NoPods = true
 	cmd := &cobra.Command{
 		Use:   "taint (NODE... | -l SELECTOR | --pod POD) [--device NAME]",
-		Short: "Taint devices of dynamic resource allocation (DRA), until the run is reverted",
-		Long: `Taint devices that a DRA driver has published for a node, as the driver does with unhealthy devices, and verify that Kubernetes applies the taint.
+		Short: "Taint dynamic resource allocation (DRA) devices until the run is reverted",
+		Long: `Taint devices that a DRA driver has published for a node, as the driver itself does if they are unhealthy, and verify that Kubernetes applies the taint.
 
-With the effect NoSchedule, the scheduler does not allocate the devices to new pods. With NoExecute, Kubernetes also deletes the pods that hold
+With the effect NoSchedule, the scheduler does not allocate the devices to new pods. With NoExecute, Kubernetes also deletes the pods that use
 them, unless their ResourceClaims tolerate the taint. Nothing is changed on the node, and no pod is started there.
 
 Each device gets a DeviceTaintRule that selects only this device. Kubernetes does not delete the rules when the TTL expires: revert does, for
 example with revert --expired. The cluster must serve DeviceTaintRules (feature gate DRADeviceTaintRules, Kubernetes 1.35 or later).`,
-		Example: `  # Keep the scheduler from allocating device gpu-1 of node worker-3
+		Example: `  # Keep the scheduler from allocating device gpu-1 on node worker-3
   kubectl gpu-fault device taint worker-3 --device gpu-1
 
-  # Evict a pod that holds a device, as when a GPU is lost
+  # Evict a pod that uses a device, as when a GPU is lost
   kubectl gpu-fault device taint --pod trainer-0 -n research --taint gpu.nvidia.com/xid=79:NoExecute`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t.Nodes.Names = args
@@ -68,9 +68,9 @@ example with revert --expired. The cluster must serve DeviceTaintRules (feature 
 	t.AddFlags(cmd)
 	flags := cmd.Flags()
 	flags.Lookup("ttl").Usage = "Time after which revert --expired reverts the run, 10s to 24h; 0 for no end, which requires --reason"
-	flags.StringVar(&t.Nodes.Pod, "pod", "", "Select the node and the devices of this pod, in the namespace of -n")
+	flags.StringVar(&t.Nodes.Pod, "pod", "", "Select the node and the devices of this pod, in the namespace set with -n")
 	flags.StringSliceVar(&t.devices, "device", nil,
-		"Name of a device in the node's ResourceSlices; may be specified several times")
+		"Name of a device in the node's ResourceSlices; may be repeated")
 	flags.StringVar(&t.driver, "driver", "", "DRA driver of the devices (default: the only driver on the node)")
 	flags.StringVar(
 		&t.text,

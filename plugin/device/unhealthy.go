@@ -39,7 +39,7 @@ func newUnhealthyCommand(connection *kube.Connection, streams genericiooptions.I
 		Short: "Make the kubelet consider devices unhealthy, until the run is reverted or expires",
 		Long: `Make the kubelet of a node consider devices unhealthy, as if the device plugin had reported them, and verify the result in the node's status.
 
-The node then has fewer allocatable devices. Pods that hold an unhealthy device keep running, and their status shows the device as unhealthy if
+The node then has fewer allocatable devices. Pods that use an unhealthy device keep running, and their status shows the device as unhealthy if
 the kubelet supports this. The device plugin keeps allocating the other devices. Nothing on the node is changed or restarted.
 
 A process on the node reports the devices to the kubelet in addition to the device plugin, until the TTL expires. The fault ends early if
@@ -69,11 +69,11 @@ this process is killed, or if the kubelet or the device plugin restarts. This do
 	flags := cmd.Flags()
 	f.Fleet.AddFlags(flags)
 	flags.Lookup("ttl").Usage = "Time after which the node ends the fault unless reverted earlier, 10s to 24h"
-	flags.StringVar(&f.Nodes.Pod, "pod", "", "Select the node and the devices of this pod, in the namespace of -n")
+	flags.StringVar(&f.Nodes.Pod, "pod", "", "Select the node and the devices of this pod, in the namespace set with -n")
 	flags.StringVar(&f.gpu, "gpu", "",
 		"GPU: its index in nvidia-smi, its UUID (GPU-...), its PCI address (0000:17:00), several of these (0,1), or all; with --pod, selects among the pod's GPUs")
 	flags.StringSliceVar(&f.devices, "device", nil,
-		"ID of a device, as printed by device list; may be specified several times")
+		"ID of a device, as printed by device list; may be repeated")
 	flags.StringVar(&f.resource, "resource", "",
 		"Resource of the devices (default: nvidia.com/gpu, or the only resource on the node)")
 	_ = cmd.RegisterFlagCompletionFunc("gpu",

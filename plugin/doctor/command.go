@@ -20,22 +20,22 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 	o := newOptions()
 	cmd := &cobra.Command{
 		Use:   "doctor [NODE...]",
-		Short: "Find out why GPU workloads do not run: root cause, evidence and fix",
-		Long: `Find out why GPU workloads do not run. Every finding quotes its evidence and the source of that evidence. Consequences are listed below their
+		Short: "Find out why GPU workloads are not running: root cause, evidence and fix",
+		Long: `Find out why GPU workloads are not running. Every finding quotes its evidence and the source of that evidence. Consequences are listed below their
 cause, so that the top level shows the root causes, each with a fix that is specific to this cluster.
 
-Nothing is changed. doctor reads the API. On GPU nodes that look unhealthy, it also starts a privileged pod that inspects the node and is then deleted. To
-inspect other nodes, name them or use --all-gpu-nodes. To start no pods, use --api-only. Anything that could not be checked is listed, and never counts as
+Nothing is changed. doctor queries the API. On GPU nodes that look unhealthy, it also starts a privileged pod that inspects the node and is then deleted. To
+inspect other nodes, name them or use --all-gpu-nodes. To avoid starting pods, use --api-only. Anything that could not be checked is listed, and never counts as
 healthy.
 
 doctor inspects all namespaces. With -n NAMESPACE, it omits findings about workloads in other namespaces.
 
---ignore-file hides findings that are known and accepted; the report shows their number. Example of such a file:
+--ignore-file hides findings that are known and accepted; the report shows how many. Example file:
 
 ` + ignoreExample() + `
 
 The exit code is 2 if there is a finding of the --fail-on severity or higher, 1 if doctor failed, and 0 otherwise. If --fail-on is specified,
-the exit code is also 2 if a check could not run, for example for lack of permissions, unless --allow-unknown is set.`,
+the exit code is also 2 if a check could not run, for example without permission, unless --allow-unknown is set.`,
 		Example: `  # Diagnose the cluster
   kubectl gpu-fault doctor
 
@@ -83,12 +83,12 @@ func (o *options) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&o.nodes, "node", nil,
 		"Nodes to inspect; starts a privileged pod on each without asking")
-	flags.StringVarP(&o.selector, "selector", "l", "", "Label selector of the nodes to inspect")
+	flags.StringVarP(&o.selector, "selector", "l", "", "Label selector for the nodes to inspect")
 	flags.BoolVar(&o.allGPUNodes, "all-gpu-nodes", false,
 		"Inspect all GPU nodes, including those that look healthy; starts a privileged pod on each without asking")
-	flags.BoolVar(&o.apiOnly, "api-only", false, "Read only the API; start no pods")
+	flags.BoolVar(&o.apiOnly, "api-only", false, "Use only the API; start no pods")
 	flags.BoolVar(&o.noImages, "no-images", false, "Do not query registries for the platforms of images")
-	flags.StringVar(&o.bundle, "bundle", "", "File to also write the evidence to, as tar.gz without secrets")
+	flags.StringVar(&o.bundle, "bundle", "", "Also write the evidence to this file, as tar.gz without secrets")
 	flags.StringVar(&o.fromBundle, "from-bundle", "",
 		"Bundle or directory to read the evidence from instead of a cluster")
 	flags.StringSliceVar(&o.checks, "checks", nil, "Checks to run: IDs, or patterns such as 'rt.*'")
@@ -106,8 +106,8 @@ func (o *options) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 		"Diagnose as if the faults injected by this tool were unknown")
 	flags.DurationVar(&o.since, "since", 0,
 		"Maximum age of kernel log lines to inspect; 0 means since the node booted")
-	flags.StringVar(&o.html, "html", "", "File to also write the report to, as a self-contained page")
-	flags.StringVar(&o.fix, "fix", "", "ID of the root cause to fix, if that is safe: "+strings.Join(fixable(),
+	flags.StringVar(&o.html, "html", "", "Also write the report to this file, as a self-contained page")
+	flags.StringVar(&o.fix, "fix", "", "ID of a root cause with a safe fix: "+strings.Join(fixable(),
 		", ")+"; ID=OBJECT if several root causes match")
 	o.dryRun.AddFlag(cmd, "With --fix: none, client (show what would be done) or server (also run the server's checks); dry runs change nothing and start no pods", dryrun.Modes()...)
 	flags.BoolVarP(&o.yes, "yes", "y", false, "With --fix: do not ask for confirmation")

@@ -21,7 +21,7 @@ import (
 func newExplainCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	return &cobra.Command{
 		Use:   "explain CHECK",
-		Short: "Explain what a check reads, how it reaches its conclusion, and what its findings cause",
+		Short: "Explain what a check reads, how it reaches its conclusion, and what its findings explain",
 		Example: `  kubectl gpu-fault doctor explain rt.wrong-instance
 
   # List all checks

@@ -80,7 +80,7 @@ doctor --signatures FILE adds your own. The file contains the list "signatures" 
     example: 'license checkout failed: lic-1:27000 unreachable'
 
 Optional fields: in (event, status, log, kernel, unit or spec; by default the first three), also and
-unless (a line of the same pod that must or must not exist), platforms (a different fix on talos, gke,
+unless (a line from the same pod that must, or must not, exist), platforms (a different fix on talos, gke,
 eks, ...), runs (true if the message indicates a problem even if the pod is running).
 
 also, unless and in: [spec] can also match facts about the pod and its node, one per line:

@@ -60,7 +60,7 @@ func NewRunCommand(
 		Short: "Run an experiment: inject faults, measure how the cluster reacts, revert the faults, and report",
 		Long: `Run an experiment: inject faults, measure how the cluster reacts, revert the faults, and report.
 
-An experiment is a file or one of the built-in ones. All deadlines start when the last fault has been
+An experiment is built in or comes from a file. All deadlines start when the last fault has been
 verified. All faults are always reverted when the experiment ends. The exit code is 2 if an expectation was
 not met.`,
 		Example: `  # List the built-in experiments
@@ -69,10 +69,10 @@ not met.`,
   # Does the cluster detect, cordon and drain a node whose GPU falls off the bus?
   kubectl gpu-fault run xid79-recovery --node gpu-1
 
-  # Run an experiment from a file on the node of a pod of a Deployment, with a report for CI
+  # Run an experiment from a file on a node that runs a pod of a Deployment, with a report for CI
   kubectl gpu-fault run -f experiment.yaml --pods-of deployment/vllm -n infer --yes -o junit
 
-  # Print a report for CI, and also write reports for people and for programs
+  # Print a report for CI, and write others for people and programs
   kubectl gpu-fault run xid-detection --node gpu-1 --yes -o junit \
       --html report.html --json report.json
 
@@ -89,15 +89,14 @@ not met.`,
 	flags.StringVarP(&o.file, "filename", "f", "", "File of the experiment; - for stdin")
 	flags.BoolVar(&o.list, "list", false, "List the built-in experiments")
 	flags.BoolVar(&o.explain, "explain", false, "Print the experiment file")
-	flags.StringVar(&o.target.Node, "node", "", "Node to run on, instead of the experiment's target")
+	flags.StringVar(&o.target.Node, "node", "", "Node to run on instead of the experiment's target")
 	flags.StringVarP(&o.target.Selector, "selector", "l", "",
-		"Label selector of the nodes, instead of the experiment's target")
+		"Label selector for the nodes to use instead of the experiment's target")
 	flags.StringVar(&o.target.PodsOf, "pods-of", "",
-		"Workload (TYPE/NAME, in the namespace specified with -n) that selects the nodes on which its pods run, "+
-			"instead of the experiment's target")
+		"Use the nodes on which this workload's pods run (TYPE/NAME, in the namespace set with -n) instead of the experiment's target")
 	flags.StringVar(&o.pick, "pick", "",
-		"How many of the nodes to use: a number, a percentage such as 10%, or all (default 1)")
-	flags.Int64Var(&o.target.Seed, "seed", 0, "Seed that picks the nodes; without it, the first ones by name")
+		"Number of nodes to use, a percentage such as 10%, or all (default 1)")
+	flags.Int64Var(&o.target.Seed, "seed", 0, "Seed for picking nodes at random (default: the first nodes by name)")
 	o.dryRun.AddFlag(cmd, dryrun.Usage, dryrun.Modes()...)
 	flags.BoolVarP(&o.yes, "yes", "y", false, "Do not ask for confirmation")
 	nodefault.AddAllowances(flags, &o.allow)

@@ -25,7 +25,7 @@ func newCompareCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compare BEFORE AFTER",
 		Short: "Compare two results of an experiment: which expectations are no longer met, and which reactions are slower",
-		Long: `Compare two results of an experiment from run -o json: which expectations are no longer met, and which reactions are slower.
+		Long: `Compare two results of an experiment, written by run -o json: which expectations are no longer met, and which reactions are slower.
 
 If an experiment was repeated, the median times are compared. The exit code is 2 if AFTER is worse: an
 expectation that was met is no longer met, or is missing; one that was met late is not met at all; or the
@@ -37,7 +37,7 @@ experiment no longer passes. How slow is too slow depends on the cluster, so tim
   # Fail if a reaction takes more than 20% longer
   kubectl gpu-fault run compare before.json after.json --slower 20%
 
-  # Run an experiment, and compare it with an earlier result
+  # Run an experiment, and compare its result with an earlier one
   kubectl gpu-fault run gsp-119 --node gpu-1 -y -o json | kubectl gpu-fault run compare old.json -`,
 		Args: usage.ExactArgs(2, "two files with results", example),
 		RunE: func(_ *cobra.Command, args []string) error {

@@ -23,9 +23,9 @@ func newExportCommand(connection *kube.Connection, streams genericiooptions.IOSt
 	cmd := &cobra.Command{
 		Use:   "export (NAME | -f FILE)",
 		Short: "Print an experiment as a test for Kyverno Chainsaw",
-		Long: `Print an experiment as a test for Kyverno Chainsaw, which runs this plugin.
+		Long: `Print an experiment as a Kyverno Chainsaw test that runs this plugin.
 
-The test passes and fails as the experiment does. If Chainsaw cannot express a step, the command returns an error that names
+The test passes or fails as the experiment does. If Chainsaw cannot express a step, the command returns an error that names
 the step. No cluster is needed.`,
 		Example: `  # Print a built-in experiment as a test
   kubectl gpu-fault run export gsp-119 --node gpu-1 > chainsaw-test.yaml`,
@@ -44,7 +44,7 @@ the step. No cluster is needed.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&o.file, "filename", "f", "", "File of the experiment; - for stdin")
-	flags.StringVar(&o.target.Node, "node", "", "Node to run on, instead of the experiment's target")
+	flags.StringVar(&o.target.Node, "node", "", "Node to run on instead of the experiment's target")
 	flags.StringVar(&format, "format", format, "Format of the test: chainsaw")
 	nodefault.AddAllowances(flags, &o.allow)
 	_ = cmd.RegisterFlagCompletionFunc("node", completion.Nodes(connection))

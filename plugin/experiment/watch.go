@@ -32,8 +32,8 @@ func NewWatchCommand(connection *kube.Connection, streams genericiooptions.IOStr
 		Long: `Show how the cluster reacts to a run, as it happens: what detected the fault, cordoned and drained the node, and when.
 
 The output begins with the past reactions that are still visible, and ends when the run is
-closed. Times are relative to the verification of the fault, so a fast detector can have a negative time. Reactions
-from before the command started have the precision of the cluster's own times, one second.`,
+closed. Times are relative to the verification of the fault, so a fast detector can have a negative time. For reactions
+before the command started, the cluster's own timestamps are shown, which are precise to the second.`,
 		Example: `  # Follow the cluster's reactions to a run
   kubectl gpu-fault watch xid-7k3f9q
 
@@ -47,7 +47,7 @@ from before the command started have the precision of the cluster's own times, o
 			return watch(cmd.Context(), connection, streams, args[0], lasts)
 		},
 	}
-	cmd.Flags().DurationVar(&lasts, "for", 0, "How long to watch; 0 until the run is closed")
+	cmd.Flags().DurationVar(&lasts, "for", 0, "How long to watch; 0 means until the run is closed")
 	return cmd
 }
 

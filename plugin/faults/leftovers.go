@@ -45,10 +45,10 @@ func NewLeftoversCommand(connection *kube.Connection, streams genericiooptions.I
 	cmd := &cobra.Command{
 		Use:   "leftovers [--node NODE... | --nodes] [--clean]",
 		Short: "Find and remove objects that fault injection left behind in the cluster",
-		Long: `Find objects that fault injection left behind in all namespaces, and remove them with --clean. This covers leftovers of this tool after a crash, and
-of NVIDIA Dynamo's fault-injection tooling: its ConfigMaps, network faults, service and agents, and its additions to workloads.
+		Long: `Find objects that fault injection left behind in all namespaces, and remove them with --clean. They can come from this tool, after a crash, or from NVIDIA
+Dynamo's fault-injection tooling: ConfigMaps, network faults, the service and its agents, and additions to workloads.
 
-Objects of a run that may still be in place are not leftovers. In workloads, --clean removes only the known additions; your own libraries,
+Objects of a run whose fault may still be in place are not leftovers. In workloads, --clean removes only the known additions; your own libraries,
 affinities and volumes are not changed. To include files on nodes, specify --node or --nodes, which start a privileged debug pod on each node.
 
 The exit code is 0 if there are no leftovers, and 2 if there are any.`,
@@ -71,9 +71,9 @@ The exit code is 0 if there are no leftovers, and 2 if there are any.`,
 	}
 	flags := cmd.Flags()
 	flags.StringSliceVar(&f.nodes, "node", nil,
-		"Node to check as well, with a privileged debug pod that starts without confirmation; may be specified several times")
+		"Also check this node; starts a privileged debug pod without confirmation; may be repeated")
 	flags.BoolVar(&f.allNodes, "nodes", false,
-		"Also check all GPU nodes, with a privileged debug pod on each that starts without confirmation")
+		"Also check all GPU nodes; starts a privileged debug pod on each without confirmation")
 	flags.BoolVar(&f.clean, "clean", false, "Remove the leftovers")
 	flags.BoolVar(&f.allowControlPlane, "allow-control-plane", false, "With --clean, allow control plane nodes")
 	flags.BoolVarP(&f.yes, "yes", "y", false, "With --clean, do not ask for confirmation")

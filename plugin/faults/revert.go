@@ -61,7 +61,7 @@ func NewRevertCommand(connection *kube.Connection, streams genericiooptions.IOSt
 	cmd := &cobra.Command{
 		Use:   "revert (RUN... | --all | --expired | --node NODE)",
 		Short: "Revert runs, from any machine, even if their client died",
-		Long: `Revert runs: restore everything that has not been changed since the run, delete leftover debug pods, release the locks and close the record.
+		Long: `Revert runs: restore everything that no other client has changed since, delete leftover debug pods, release the locks and close the record.
 
 Anything that another client has changed since then is skipped and reported as superseded. Anything that cannot be undone, such as lines in a kernel
 log, is reported as permanent, with instructions. Reverting a run twice is safe.`,
@@ -88,11 +88,11 @@ log, is reported as permanent, with instructions. Reverting a run twice is safe.
 	flags := cmd.Flags()
 	flags.BoolVar(&f.all, "all", false, "Revert all open runs")
 	flags.BoolVar(&f.expired, "expired", false, "Revert all open runs that have expired")
-	flags.StringVar(&f.node, "node", "", "Node whose open runs are reverted")
+	flags.StringVar(&f.node, "node", "", "Revert the open runs on this node")
 	flags.BoolVar(&f.force, "force", false,
-		"Take over the run immediately, without waiting for a sign of life from its client")
+		"Take over the run without waiting for a sign of life from its client")
 	flags.BoolVar(&f.noRestart, "without-restart", false,
-		"Revert only workloads whose pods are not replaced: those with the strategy OnDelete, CronJobs and paused rollouts")
+		"Revert only workloads whose pods are not replaced: those with the OnDelete strategy, CronJobs and paused rollouts")
 	flags.BoolVar(&f.allowControlPlane, "allow-control-plane", false,
 		"Allow privileged pods on control plane nodes")
 	flags.BoolVarP(&f.yes, "yes", "y", false, "Do not ask for confirmation")

@@ -17,7 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 )
 
-// Flags are --in-cluster and --nodes-per-pod, and the flag that makes the pods run the same command.
+// Flags contains --in-cluster, --nodes-per-pod, and the flag with which the pods run the command of the client.
 type Flags struct {
 	InCluster   bool
 	NodesPerPod int

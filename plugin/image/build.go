@@ -21,7 +21,7 @@ func newBuildCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "build [DIRECTORY]",
 		Short: "Show the image's digests, or write the image to a directory",
-		Long: `Build the image and show its digests and sizes, which are the same when nodes pull it. With DIRECTORY, the command also writes the image as an OCI layout, for
+		Long: `Build the image and show its digests and sizes, which pushing does not change. With DIRECTORY, the command also writes the image as an OCI layout, for
 tools such as oras, skopeo and crane. Nothing is uploaded.`,
 		Example: `  # Show the digests of the image
   kubectl gpu-fault image build

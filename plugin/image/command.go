@@ -19,12 +19,12 @@ func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
 		Short: "Build the debug pod's image, for private registries and air-gapped sites",
 		Long: `Build the debug pod's image with the node helper inside, and push it to a registry or save it to a file. Docker is not needed.
 
-By default, the helper is streamed into a stock image on each use. With this image (--image or KUBECTL_GPU_FAULT_IMAGE), nothing is
+By default, debug pods run a stock image, and the helper is streamed into them. With this image (--image or KUBECTL_GPU_FAULT_IMAGE), nothing is
 streamed, and nodes pull only from a registry of your choice. The image contains only the helper, for linux/amd64 and linux/arm64:
 no shell and no third-party files.
 
-A build of the plugin always produces the same image with the same digest, and recognizes the image by its digest or by its tag: gpu-fault-
-and the first digits of the digest. Each build of the plugin has a different helper, so rebuild the image after an upgrade.
+A given build of the plugin always produces the same image and digest. It recognizes the image by the digest or by the tag: gpu-fault- and
+the first digits of the digest. Each build of the plugin has a different helper, so rebuild the image after an upgrade.
 
 With --with-plugin, the image also contains the plugin itself, which --in-cluster runs near the API server. Such an image is recognized by its
 tag.`,

@@ -27,7 +27,7 @@ func newPushCommand(streams genericiooptions.IOStreams) *cobra.Command {
 		Use:   "push REPOSITORY[:TAG]",
 		Short: "Push the image to a registry",
 		Long: `Build the image for all platforms and push it to a registry, with the credentials of docker login or podman login. The command prints
-the value for --image. It includes the digest, so that nodes run exactly this image even if the tag is moved.
+the value for --image. The value includes the digest, so that nodes run exactly this image even if the tag is moved.
 
 Without :TAG, the image gets its default tag. The plugin recognizes this tag even without the digest.`,
 		Example: `  # Push the image, and use it from then on

@@ -31,12 +31,12 @@ func newSaveCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	s := &saving{streams: streams, format: "oci"}
 	cmd := &cobra.Command{
 		Use:   "save REPOSITORY[:TAG] -f FILE",
-		Short: "Save the image to a file, for loading it on nodes without a registry",
-		Long: `Build the image and save it to a file, for nodes without access to a registry. The command prints the value for --image after the file is
-loaded.
+		Short: "Save the image to a file, for nodes that cannot reach a registry",
+		Long: `Build the image and save it to a file, for nodes without access to a registry. The command prints the value to use for --image once the
+file is loaded.
 
-An OCI archive contains all platforms, for ctr images import, kind load image-archive, podman load and skopeo. A docker archive contains
-one platform and no digest, so it must use the default tag of the image.`,
+An OCI archive contains all platforms and works with ctr images import, kind load image-archive, podman load and skopeo. A docker archive contains
+one platform and no digest, so the image must keep its default tag.`,
 		Example: `  # Load the image into the nodes of a kind cluster
   kubectl gpu-fault image save gpu-fault-node -f image.tar && kind load image-archive image.tar
 

@@ -15,8 +15,8 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 	cmd := &cobra.Command{
 		Use:   "network partition | loss | slow",
 		Short: "Cut pods off from other pods, DNS or networks, drop some of their packets or slow them down",
-		Long: `Cut pods off from other pods, from DNS or from networks, drop some of the packets between them, or slow them down, with rules in the kernel
-of their nodes.`,
+		Long: `Cut pods off from other pods, DNS or networks, drop some of their packets, or slow the packets down, with rules in the nodes'
+kernels.`,
 		Example: `  # Cut a pod off from everything for five minutes
   kubectl gpu-fault network partition --pod trainer-0 --ttl 5m
 

@@ -15,15 +15,15 @@ func newLossCommand(connection *kube.Connection, streams genericiooptions.IOStre
 	cmd := &cobra.Command{
 		Use:   "loss (--pod POD | --workload TYPE/NAME | NODE... | -l SELECTOR) --percent N [--to PEER]... [--from PEER]...",
 		Short: "Drop some of the packets between pods and their peers, until the run is reverted or expires",
-		Long: `Drop a percentage of the packets between pods and their peers at random, in the kernel of the pods' nodes, as a bad cable or a congested switch
+		Long: `Randomly drop a percentage of the packets between pods and their peers, in the kernel of the pods' nodes, as a bad cable or a congested switch
 does. TCP retransmits lost packets: connections become slow, and fail only if the loss is high.
 
-Targets, peers, limits and undo are the same as for network partition. --to drops packets that the pods send to the peer, and --from packets that they
-receive from the peer. By default, packets in both directions are dropped, so that a request or its response is more likely to be lost.
+Targets, peers, limits and undo are the same as for network partition. --to drops packets that the pods send to the peer; --from drops packets that they
+receive from it. By default, packets in both directions are dropped, so that a request or its response is more likely to be lost.
 
 With --via chaos-mesh, packets are dropped on the sender: --from must be pod/NAME, and the default is --to any.
 
-To verify the fault, the command sends so many packets from a pod that at least one is almost certainly dropped: 28 for 40 percent, 1375 for
+To verify the fault, the command sends enough packets from a pod that at least one is almost certainly dropped: 28 for 40 percent, 1375 for
 1 percent.`,
 		Example: `  # Drop 5 percent of the packets that a pod sends to another
   kubectl gpu-fault network loss --pod trainer-0 --to pod/trainer-1 --percent 5

@@ -55,8 +55,8 @@ func newPartitionCommand(connection *kube.Connection, streams genericiooptions.I
 		Short: "Drop packets between pods and their peers, until the run is reverted or expires",
 		Long: `Drop the packets between pods and their peers in the kernel of the pods' nodes, and verify the fault with a packet from a pod.
 
-The pods are one pod, the running pods of a workload, or all pods currently running on a node. Nodes and a workload together select the pods of
-the workload on these nodes. Pods in the host network and in protected namespaces, such as kube-system, cannot be selected.
+You can select one pod, the running pods of a workload, or all pods that are running on a node. Nodes and a workload together select the workload's
+pods on these nodes. Pods in the host network and in protected namespaces, such as kube-system, cannot be selected.
 
 A peer is one of these:
 
@@ -65,18 +65,18 @@ A peer is one of these:
   dns                              port 53 of any address, over UDP and TCP
   any                              any address
 
---to drops the packets that the pods send to the peer, and --from the packets that they receive from the peer. By default, all packets to and from any
+--to drops the packets that the pods send to the peer; --from drops the packets that they receive from it. By default, all packets to and from any
 address are dropped. A connection needs both directions: with --to alone, requests from the peer arrive, but the responses are lost.
 
 The rules match addresses. Packets to a Service have the address of the pod behind the Service. A recreated pod has a different address, and is not
-cut off. Packets between a pod and its own node pass, so the kubelet's probes continue to work.
+cut off. Packets between a pod and its own node are not dropped, so the kubelet's probes continue to work.
 
 With --via chaos-mesh, an installed Chaos Mesh injects the fault instead: the command creates NetworkChaos objects and waits until their status
 reports that the fault is injected in all pods. No privileged pod is started. Packets between a pod and its own node are also dropped. --port, --protocol, dns,
 IPv6, and selecting all pods on a node are not supported.
 
 The node's kernel ends the fault when the TTL expires or when the node reboots. If the node's network bypasses netfilter, as with CNI plugins
-that use eBPF, the packet from the pod passes, and the command removes the rules and fails.`,
+that use eBPF, the pod's test packet gets through; the command then removes the rules and exits with an error.`,
 		Example: `  # Cut a pod off from everything for five minutes
   kubectl gpu-fault network partition --pod trainer-0 -n research --ttl 5m
 
@@ -109,10 +109,10 @@ func (p *partition) complete(cmd *cobra.Command, connection *kube.Connection, st
 	p.AddFlags(cmd)
 	flags := cmd.Flags()
 	flags.Lookup("ttl").Usage = "Time after which the node's kernel ends the fault unless reverted earlier, 10s to 24h"
-	flags.StringVar(&p.Nodes.Pod, "pod", "", "Pod to cut off, in the namespace of -n")
-	flags.StringVar(&p.workload, "workload", "", "Workload whose running pods to cut off, as TYPE/NAME, in the namespace of -n")
-	flags.StringSliceVar(&p.to, "to", nil, "Peer to which packets are dropped; may be specified up to 16 times")
-	flags.StringSliceVar(&p.from, "from", nil, "Peer from which packets are dropped; may be specified up to 16 times")
+	flags.StringVar(&p.Nodes.Pod, "pod", "", "Pod to select, in the namespace set with -n")
+	flags.StringVar(&p.workload, "workload", "", "Workload whose running pods to select, as TYPE/NAME, in the namespace set with -n")
+	flags.StringSliceVar(&p.to, "to", nil, "Drop packets to this peer; may be specified up to 16 times")
+	flags.StringSliceVar(&p.from, "from", nil, "Drop packets from this peer; may be specified up to 16 times")
 	flags.IntVar(&p.port, "port", 0, "Destination port of the packets: with --to, a port of the peer; with --from, a port of the pods")
 	flags.StringVar(&p.via, "via", p.via, "How to inject the fault: node (the node's kernel) or chaos-mesh (an installed Chaos Mesh)")
 	flags.StringVar(&p.protocol, "protocol", "", "Protocol of the packets: tcp or udp (default: all, or both with --port)")

@@ -23,12 +23,12 @@ func newSlowCommand(connection *kube.Connection, streams genericiooptions.IOStre
 		Long: `Delay the packets that pods receive from their peers, or limit their rate, in the kernel of the pods' nodes, as a congested or a degraded
 link does.
 
-Targets, peers, limits and undo are the same as for network partition. Only packets that the pods receive become slow: the latency is added once to
-each request and its response, and twice if the peer is also one of the selected pods. --from selects the peers; by default, packets from all
-addresses are slow.
+Targets, peers, limits and undo are the same as for network partition. Only packets that the pods receive are slowed down: the latency is added once
+per round trip, and twice if the peer is also one of the selected pods. --from selects the peers; by default, packets from all
+addresses are slowed down.
 
 The packets wait in a queueing discipline (tc) on the node's end of the pods' links: in HTB, and for --latency also in netem. Most kernels have
-both as modules. If a node's kernel lacks one, if a pod's link is not of the kind veth, or if the link already has a queueing discipline,
+both as modules. If a node's kernel lacks one, if a pod's link is not a veth link, or if the link already has a queueing discipline,
 such as one from the bandwidth plugin, the command reports this and changes nothing.
 
 With --via chaos-mesh, packets are delayed on the sender: --to selects the peers to which the pods send, --from must be pod/NAME, and the
@@ -45,8 +45,8 @@ also a response. The kernel ends the fault when the TTL expires.`,
 	}
 	p.complete(cmd, connection, streams)
 	flags := cmd.Flags()
-	flags.Lookup("to").Usage = "Peer to which packets are slowed down; requires --via chaos-mesh"
-	flags.Lookup("from").Usage = "Peer from which packets are slowed down; may be specified up to 16 times"
+	flags.Lookup("to").Usage = "Slow down packets to this peer; requires --via chaos-mesh"
+	flags.Lookup("from").Usage = "Slow down packets from this peer; may be specified up to 16 times"
 	flags.Lookup("port").Usage = "Port of the pods at which the packets arrive"
 	flags.DurationVar(&latency, "latency", 0, "Delay of packets, such as 100ms; at most 1m")
 	flags.DurationVar(&jitter, "jitter", 0, "Maximum random variation of the latency; at most the latency")

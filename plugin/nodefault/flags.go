@@ -41,9 +41,9 @@ func New() Flags {
 // AddFlags registers the flags.
 func (f *Flags) AddFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVarP(&f.Nodes.Selector, "selector", "l", "", "Label selector of the nodes")
+	flags.StringVarP(&f.Nodes.Selector, "selector", "l", "", "Label selector for the nodes")
 	flags.IntVar(&f.Parallel, "parallel", f.Parallel,
-		"Number of nodes changed in parallel; 0 means 10, or for more than 200 nodes 5% of the nodes, at most 50")
+		"Number of nodes changed in parallel; 0 means 10 or, for more than 200 nodes, 5% of the nodes, at most 50")
 	f.TTL.AddFlags(flags)
 	f.DryRun.AddFlag(cmd, dryrun.Usage, dryrun.Modes()...)
 	flags.BoolVarP(&f.Yes, "yes", "y", false, "Do not ask for confirmation")

@@ -56,7 +56,7 @@ func (f *Flags) OtherImage() string {
 func (f *Flags) AddImageFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.Image, "image", f.Image,
-		"Image of the debug pod, built by kubectl gpu-fault image, or any image that contains sh, head, wc, printf and chmod (default: busybox pinned by digest; kubectl gpu-fault version prints it)")
+		"Image of the debug pod: one from kubectl gpu-fault image, or any with sh, head, wc, printf and chmod (default: busybox pinned by digest; kubectl gpu-fault version prints it)")
 	flags.Lookup("image").DefValue = "" // a digest is too long to show on a terminal
 	flags.StringVar(&f.Pull, "image-pull-policy", f.Pull, "Pull policy of the image: Always, IfNotPresent or Never")
 	flags.StringSliceVar(&f.Secrets, "image-pull-secret", f.Secrets,

@@ -122,7 +122,7 @@ func Features() []Feature {
 			func(s Scope) ([]fault.Permission, error) {
 				return scenario.Permissions(s.Ledger)
 			}},
-		{"doctor", "read the cluster, except Secrets, and nodes with privileged pods: root on every node",
+		{"doctor", "read the cluster (not Secrets), inspect nodes with privileged pods: root on every node",
 			"Can read the ConfigMaps and logs in all namespaces, which may contain credentials. Without --api-only: " +
 				rootOnNodes,
 			func(s Scope) ([]fault.Permission, error) {

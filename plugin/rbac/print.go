@@ -47,14 +47,14 @@ func newPrintCommand(connection *kube.Connection, streams genericiooptions.IOStr
 		Long: `Print a ClusterRole and Roles for each feature, with bindings for --user, --group and --serviceaccount, to apply with kubectl.
 
 The bindings contain exactly the specified subjects, so specify all of them each time. The roles for cuda require -n NAMESPACE and cover only
-the workloads in that namespace. With -n NAMESPACE, the roles for xid also allow reading the pods in it, which --pod requires.
+the workloads in that namespace. With -n NAMESPACE, the roles for xid also allow reading its pods, which --pod requires.
 
 If a role is in the ledger namespace, the list also contains that namespace. Do not pipe the list into kubectl delete: this deletes the
 namespace, including all records for undoing faults.`,
-		Example: `  # Allow the group gpu-sre to inject XIDs, including for the GPUs of pods in namespace research
+		Example: `  # Allow the group gpu-sre to inject XIDs, including for the GPUs of pods in the research namespace
   kubectl gpu-fault rbac print --for xid --group gpu-sre -n research | kubectl apply -f -
 
-  # Allow bob to make CUDA calls fail, only in namespace staging
+  # Allow bob to make CUDA calls fail, only in the staging namespace
   kubectl gpu-fault rbac print --for cuda --user bob -n staging | kubectl apply -f -
 
   # Allow the service account of a CI job to do the same
@@ -82,9 +82,9 @@ func (p *printing) addFlags(cmd *cobra.Command) {
 	flags.StringArrayVar(&p.groups, "group", nil, "Group to bind the roles to")
 	flags.StringArrayVar(&p.accounts, "serviceaccount", nil,
 		"Service account to bind the roles to, as NAMESPACE:NAME")
-	flags.BoolVar(&p.apiOnly, "api-only", false, "For doctor, exclude the pods that read nodes")
+	flags.BoolVar(&p.apiOnly, "api-only", false, "For doctor, exclude the permission to start pods on nodes")
 	flags.BoolVar(&p.inCluster, "in-cluster", false,
-		"Bind the roles to the service account for the pods of --in-cluster, and also print the account; only for "+
+		"Bind the roles to the service account of --in-cluster pods, and also print the account; only for "+
 			strings.Join(inCluster, ", "))
 	p.format.AddFlags(cmd)
 }

@@ -23,8 +23,8 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 ` + table() + `
 Before a command changes anything, it checks with the API server that you have all required permissions. These are the permissions in the printed roles.
 
-A user who can create privileged pods in the ledger namespace is root on every node: grant these roles to few users. The roles for cuda do not
-include these pods. They allow changing workloads and exec into their pods, which provides root access to nodes only if Pod Security admits privileged
+A user who can create privileged pods in the ledger namespace is root on every node, so grant these roles to few users. The roles for cuda do not
+allow this. They allow changing workloads and executing commands in their pods, which gives root access to nodes only if Pod Security admits privileged
 workloads in the namespace. The roles for scenario are for trainers. They allow creating and deleting namespaces, workloads and roles everywhere,
 making a candidate the admin of a namespace, and reading the entire cluster including Secrets, to determine what a candidate has changed.`,
 		Example: `  # Allow the group gpu-sre to inject XIDs and run doctor

@@ -67,7 +67,7 @@ mode, owner, extended attributes and times are also restored.
 
 The command rejects templates, read-only files and configurations that are regenerated at every start (k3s, rke2, k0s and others), and
 describes an alternative.`,
-		Example: `  # Make GPU pods of runtime class nvidia fail with: no runtime for "nvidia" is configured
+		Example: `  # Make pods with the nvidia RuntimeClass fail with: no runtime for "nvidia" is configured
   kubectl gpu-fault runtime break gpu-1 --mode missing-handler
 
   # Break a node for ten minutes, and verify the fault with a pod
@@ -99,7 +99,7 @@ func modeList() string {
 	for _, m := range containerd.Modes() {
 		line := fmt.Sprintf("  %-*s %s", name, m.Mode, m.Summary)
 		if m.NodeLoss {
-			line += " (the node is lost in the meantime: --allow-node-loss)"
+			line += " (the node is lost until the restore: --allow-node-loss)"
 		}
 		for _, part := range printer.WrapHanging(line, width, strings.Repeat(" ", name+3)) {
 			text.WriteString(part + "\n")
@@ -113,7 +113,7 @@ func (b *breaking) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	b.Fleet.AddFlags(flags)
 	flags.Lookup("ttl").Usage += fmt.Sprintf(" (%s for modes that cause node loss)", "5m")
-	flags.StringVar(&b.mode, "mode", "", "How to break the configuration; see the list above")
+	flags.StringVar(&b.mode, "mode", "", "How to break the configuration (see above)")
 	flags.StringVar(&b.handler, "handler", b.handler, "Runtime handler, as in a RuntimeClass")
 	flags.BoolVar(&b.noRestart, "no-restart", false, "Change the files without restarting containerd")
 	flags.BoolVar(&b.probe, "probe", false,

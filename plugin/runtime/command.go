@@ -20,7 +20,7 @@ by accident.
 
 The original files are restored byte for byte on request, when the TTL expires, or when the debug pod is deleted, even if the client, the API
 server or containerd is down.`,
-		Example: `  # Show which containerd the kubelet uses, and whether it has the handler nvidia
+		Example: `  # Show which containerd the kubelet uses, and whether it has the nvidia handler
   kubectl gpu-fault runtime show gpu-1
 
   # Make GPU pods fail with: no runtime for "nvidia" is configured

@@ -40,7 +40,7 @@ The command follows the same path as the kubelet: from the kubelet's settings to
 that this process loads. It compares the files on disk with the configuration in containerd's memory, and checks for common mistakes: a handler
 in the configuration of another containerd on the same node, a file that was edited after the last restart, or a missing binary.
 
-A privileged pod reads the node and is then deleted. Nothing is changed.`,
+A privileged pod collects the data and is then deleted. Nothing is changed.`,
 		Example: `  # Show what the kubelet of gpu-1 uses
   kubectl gpu-fault runtime show gpu-1
 

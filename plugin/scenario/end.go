@@ -33,8 +33,8 @@ func (c *common) newEndCommand() *cobra.Command {
 		Long: `End an exercise: undo everything that its run changed, and compare the cluster with its state before the exercise. The candidate's kubeconfig then
 becomes invalid.
 
-Changes by the candidate outside of the exercise's namespaces, such as a taint on a node, are listed first, with the commands to undo them.
-With --restore, they are undone if the scenario names them. Other users may have changed the same objects, so check the list.
+Changes by the candidate outside the exercise's namespaces, such as a taint on a node, are listed first, with the commands to undo them.
+With --restore, changes to objects that the scenario names are undone. Other users may have changed the same objects, so check the list.
 
 The command can be repeated, from any machine. The exit code is 0 if the cluster is in its previous state, and 2 if differences remain.`,
 		Example: `  # End the only open exercise
@@ -53,7 +53,7 @@ The command can be repeated, from any machine. The exit code is 0 if the cluster
 		"Allow privileged pods on control plane nodes")
 	cmd.Flags().BoolVar(&how.Force, "force", false, "End the exercise even if the client that started it is still running")
 	cmd.Flags().BoolVar(&how.Restore, "restore", false,
-		"Also restore what the candidate changed outside of the exercise's namespaces, including files on nodes")
+		"Also restore what the candidate changed outside the exercise's namespaces, including files on nodes")
 	c.pods.AddImageFlags(cmd)
 	format.AddFlags(cmd)
 	return cmd

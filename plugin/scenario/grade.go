@@ -36,18 +36,18 @@ func (c *common) newGradeCommand() *cobra.Command {
 		Long: `Grade the candidate's work. The work passes if the workload recovers and remains healthy for a while, the fix is not just a workaround, and
 nothing else in the cluster has changed. The diagnosis, the time and the hints also affect the score.
 
-If the work would pass, a debug pod on each node that runs pods of the exercise then checks whether
-their processes were started by their own programs.
+If the work would pass, a debug pod then runs on each node with pods of the exercise, and checks
+whether these pods' processes were started by their own programs.
 
-The command can be repeated: the exercise continues until it ends. The exit code is 0 if the work passes, and 2 if it does not.`,
+Grading can be repeated, because it does not end the exercise. The exit code is 0 if the work passes, and 2 if it does not.`,
 		Example: `  # Grade the only open exercise
   kubectl gpu-fault scenario grade
 
-  # Write a report for the interview's minutes, or for CI
+  # Write a report for the interview notes, or for CI
   kubectl gpu-fault scenario grade --html report.html
   kubectl gpu-fault scenario grade -o junit > grade.xml
 
-  # Include the candidate's requests, which scenario record recorded
+  # Include the candidate's requests, from scenario record
   kubectl gpu-fault scenario grade --transcript anna.jsonl
 
   # Show the latest grade again
@@ -67,9 +67,9 @@ The command can be repeated: the exercise continues until it ends. The exit code
 	flags := cmd.Flags()
 	flags.BoolVar(&g.last, "last", false, "Show the latest grade without grading again")
 	flags.StringVar(&g.transcript, "transcript", "",
-		"Transcript from scenario record, to also report the time until the first request about the root cause, and until the first change")
+		"Transcript from scenario record; the report then includes the times of the first request about the root cause and of the first change")
 	_ = cmd.MarkFlagFilename("transcript", "jsonl")
-	flags.StringVar(&g.html, "html", "", "File for an additional copy of the report, as a self-contained HTML page")
+	flags.StringVar(&g.html, "html", "", "Also write the report to this file, as a self-contained HTML page")
 	flags.StringVarP(&g.output, "output", "o", "", "Output format: json, yaml, name, junit or jsonpath=TEMPLATE")
 	_ = cmd.RegisterFlagCompletionFunc("output",
 		cobra.FixedCompletions([]string{"json", "yaml", "name", "junit", "jsonpath="},

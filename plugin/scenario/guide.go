@@ -79,7 +79,7 @@ func Guide(r *scenario.Resolved) string {
 	return b.String()
 }
 
-// quote returns text as a Markdown quotation.
+// quote returns text as a Markdown block quote.
 func quote(text string) string {
 	return "> " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n> ")
 }

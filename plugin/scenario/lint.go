@@ -23,7 +23,7 @@ func (c *common) newLintCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lint FILE...",
 		Short: "Check scenario files, without a cluster",
-		Long: `Check scenario files: unknown fields and wrong types, with line numbers, invalid expressions, words of the answer in the candidate's texts, and
+		Long: `Check scenario files for unknown fields and wrong types (with line numbers), invalid expressions, words from the answer in the candidate's texts, and
 too few variants, solutions or wrong fixes. To check the behavior on a cluster, use selftest.
 
 The exit code is 0 if there are no errors, and 2 if there are.`,

@@ -25,7 +25,7 @@ type packFlags struct {
 
 func (p *packFlags) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVarP(&p.file, "file", "f", "", "File with a scenario, instead of NAME")
+	flags.StringVarP(&p.file, "file", "f", "", "Scenario file to use instead of NAME")
 	flags.StringVarP(&p.identity, "identity", "i", "",
 		"File with the age identity that decrypts the sealed half of --file")
 	_ = cmd.MarkFlagFilename("file", "yaml", "yml")
@@ -36,7 +36,7 @@ func (p *packFlags) addFlags(cmd *cobra.Command) {
 // packs.
 func (p *packFlags) addTrust(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&p.trust, "trust-pack", false,
-		"Allow the potentially harmful actions in --file that the command lists; --yes does not allow them")
+		"Allow the potentially harmful actions in --file that the command lists; --yes does not")
 }
 
 // consent asks for confirmation of potentially harmful steps in a third-party scenario.
@@ -106,7 +106,7 @@ func (p *packFlags) identities() ([]age.Identity, error) {
 // addSimulation registers the flag that simulates GPUs in a cluster without GPUs.
 func addSimulation(flags *pflag.FlagSet, gpus *int) {
 	flags.IntVar(gpus, simulateFlag, 0,
-		"Number of GPUs to advertise on one or two nodes until the exercise ends, in a cluster without GPUs")
+		"In a cluster without GPUs, number of GPUs to advertise on one or two nodes until the exercise ends")
 }
 
 const simulateFlag = "simulate-gpus"

@@ -39,9 +39,9 @@ func (c *common) newRecordCommand() *cobra.Command {
 		Use:   "record --kubeconfig CANDIDATE --kubeconfig-out FILE --transcript FILE",
 		Short: "Record the candidate's API requests for the interviewer's report",
 		Long: `Run a proxy between the candidate's kubectl and the API server, and record each request: verb, object, time and response code. The contents of
-objects, tokens and terminal sessions are never recorded; strings in commands that look like credentials are removed.
+objects, tokens and terminal sessions are never recorded; strings that look like credentials are removed from commands.
 
-The proxy runs on the candidate's machine, with the candidate's kubeconfig, until Ctrl-C, the end of the time box or the end of the exercise.
+The proxy runs on the candidate's machine, with the candidate's kubeconfig, until you press Ctrl-C, or until the time box or the exercise ends.
 The candidate uses the kubeconfig that the command writes, which works only on this machine and only while the proxy is running. The proxy has
 no access to the answer.
 

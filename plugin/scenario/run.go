@@ -47,24 +47,24 @@ func (c *common) newRunCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run (NAME... | --all) --agent COMMAND",
 		Short: "Run programs that solve scenarios, and measure how often they succeed",
-		Long: `Start each scenario, pass the candidate's kubeconfig and a task card to a program, and grade when the program exits or its time is over. This is a
+		Long: `Start each scenario, pass the candidate's kubeconfig and a task card to a program, and grade the work when the program exits or its time runs out. This is a
 benchmark for agents that operate clusters.
 
-The program runs with sh -c and these environment variables: KUBECONFIG, the candidate's; TASK_CARD, a JSON file with the title, briefing, access,
-deadline and path for the diagnosis; TASK_DIAGNOSIS, that path; TASK_USAGE, the path of a JSON object in which it may report its model,
+The program runs with sh -c and these environment variables: KUBECONFIG, the candidate's kubeconfig; TASK_CARD, a JSON file with the title, briefing, access,
+deadline and diagnosis path; TASK_DIAGNOSIS, that path; TASK_USAGE, the path of a JSON file in which the program may report its model,
 inputTokens, outputTokens, costUSD and steps. The program's output is shown with a prefix. With --repeats K, each scenario runs K times with different seeds,
 and the result includes pass@k with its 95% interval.
 
 The program runs in a sandbox (Linux): as a separate user if you are root, and otherwise as your user without capabilities. It can access the
 system's programs, --agent-dir (read-only), its own processes, and /task, its home directory. It can reach the API server, with the candidate's
-permissions, and nothing else: specify the environment variables that it needs with --agent-env, and other hosts, such as that of its model, with
---agent-host; programs reach them through the proxy in HTTPS_PROXY. --no-isolation runs the program as your own user, with access to your
+permissions, and nothing else. To pass environment variables, use --agent-env. To allow other hosts, such as the model's, use --agent-host; the
+program reaches them through the proxy in HTTPS_PROXY. --no-isolation runs the program as your own user, with access to your
 credentials and therefore to the answers: use it only for a program that isolates itself, such as a container.
 
---record DIR writes three files for each try: a trajectory (JSON: the commands with times and exit codes, the API requests, the usage, the
-diagnosis, the grade), the report with the trajectory as a page (HTML), and the transcript for scenario grade --transcript (JSON lines).
+--record DIR writes three files for each attempt: a trajectory (JSON: the commands with times and exit codes, the API requests, the usage, the
+diagnosis, the grade), the report with the trajectory (HTML), and the transcript for scenario grade --transcript (JSON lines).
 
-The exit code is 0 if all scenarios were solved, and 2 if some were not, or if none could be started.`,
+The exit code is 0 if all scenarios were solved, and 2 if any was not solved or none could be started.`,
 		Example: `  # Run an agent five times on each scenario
   kubectl gpu-fault scenario run --all --agent ./my-agent --agent-dir . --repeats 5 -o json
 
@@ -95,12 +95,12 @@ The exit code is 0 if all scenarios were solved, and 2 if some were not, or if n
 	flags := cmd.Flags()
 	flags.StringVar(&r.agent, "agent", "", "Command of the agent, run with sh -c")
 	r.apart.addFlags(flags)
-	flags.IntVar(&r.repeats, "repeats", r.repeats, "Number of times to run each scenario, with a different seed each time")
+	flags.IntVar(&r.repeats, "repeats", r.repeats, "Number of runs of each scenario, each with a different seed")
 	flags.Int64Var(&r.seed, "seed", r.seed, "First seed; the next ones are consecutive")
 	flags.StringToStringVar(&r.set, "set", nil, "Parameters of the scenarios, as NAME=VALUE")
 	flags.DurationVar(&r.timeout, "timeout", 0, "Time for one exercise (default: the time box of the scenario)")
 	flags.StringVar(&r.record, "record", "",
-		"Directory for the trajectory, report and transcript of each try; created if missing")
+		"Directory for the trajectory, report and transcript of each attempt; created if missing")
 	flags.BoolVar(&r.all, "all", false, "Run all built-in scenarios")
 	addSimulation(flags, &r.gpus)
 	nodefault.AddAllowances(flags, &r.allow)

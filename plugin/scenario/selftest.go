@@ -46,7 +46,7 @@ func (c *common) newSelftestCommand() *cobra.Command {
 		Use:   "selftest (NAME... | --all)",
 		Short: "Verify scenarios on this cluster: every solution passes, and no wrong fix does",
 		Long: `Start each scenario with each seed, once for each of its solutions and wrong fixes. Apply the solution or wrong fix with the candidate's
-permissions, grade, end the exercise, and compare the cluster with its previous state. A solution must pass, a wrong fix must fail, and no change may remain.
+permissions, grade the result, end the exercise, and compare the cluster with its previous state. A solution must pass, a wrong fix must fail, and no change may remain.
 
 The exit code is 0 if all of these conditions hold, and 2 otherwise.`,
 		Example: `  # Test a built-in scenario

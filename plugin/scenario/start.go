@@ -53,24 +53,24 @@ func (c *common) newStartCommand() *cobra.Command {
 		Use:   "start NAME",
 		Short: "Create the broken situation of a scenario, verify it, and write the candidate's kubeconfig",
 		Long: `Create the broken situation of a scenario in its own namespaces, and verify it. The task card on stdout is for the candidate. The kubeconfig
-of --kubeconfig-out is valid until the time box ends.
+that --kubeconfig-out writes is valid until the time box ends.
 
-With --simulate-gpus, nodes of a cluster without GPUs advertise GPUs. The nodes have no driver: scenarios about NVIDIA's container runtime are not
-available, and training requires the image of the sample workload on the nodes, which includes a driver.
+With --simulate-gpus, nodes of a cluster without GPUs advertise GPUs. The nodes have no driver, so scenarios about NVIDIA's container runtime are
+not available. Training requires the sample workload's image, which includes a driver, on the nodes.
 
-With --workload, the exercise breaks an existing Deployment of yours instead of creating a lab, if the scenario supports it (gpu-resources). Its manager,
-such as GitOps or an operator, must not change it in the meantime. At the end, the changed fields are restored; changes by other clients are kept.
+With --workload, the exercise breaks one of your Deployments instead of creating a lab, if the scenario supports this (gpu-resources). No manager, such as
+GitOps or an operator, may change the Deployment during the exercise. At the end, the changed fields are restored; changes by other clients are kept.
 
-With --terraform, the candidate also gets the Terraform module of the lab, which is as broken as the cluster, if the scenario has one (see
-scenario show). The candidate fixes the cluster or the module; submit the module with scenario submit --terraform.
+With --terraform, the candidate also gets the lab's Terraform module, if the scenario has one (see scenario show). The module is as broken
+as the cluster. The candidate fixes the cluster or the module; submit the module with scenario submit --terraform.
 
 With --with, one candidate gets several exercises at the same time. The kubeconfig has a context for each. Without an ID, scenario grade and
 scenario end apply to all of them.
 
-If the cluster does not enforce NetworkPolicies, blocked-egress-node replaces blocked-egress: it adds a firewall rule on a node, which the kernel
-removes when the time is over. The candidate then has root access to nodes.
+If the cluster does not enforce NetworkPolicies, blocked-egress-node, which adds a firewall rule on a node, replaces blocked-egress. The kernel
+removes the rule when the time box ends. The candidate then has root access to nodes.
 
-The state of the cluster is recorded before the exercise. It is compared when the work is graded and when the exercise ends. The same --seed
+The state of the cluster is recorded before the exercise, and compared with the current state for grading and at the end. The same --seed
 produces the same variant, names and numbers.`,
 		Example: `  # Start a random variant, and write the candidate's kubeconfig
   kubectl gpu-fault scenario start gpu-resources --kubeconfig-out candidate.kubeconfig
@@ -139,7 +139,7 @@ func (s *starting) addFlags(cmd *cobra.Command) {
 		dryrun.Modes()...)
 	flags.BoolVarP(&s.yes, "yes", "y", false, "Do not ask for confirmation")
 	flags.StringVar(&s.workload, "workload", "",
-		"Deployment to break instead of a lab, as deployment/NAME in the namespace of -n; it is restored at the end")
+		"Deployment to break instead of creating a lab, as deployment/NAME in the namespace set with -n; restored at the end")
 	flags.StringSliceVar(&s.with, "with", nil,
 		"Other scenarios to start at the same time, as separate exercises for the same candidate; none may change nodes")
 	_ = cmd.RegisterFlagCompletionFunc("with", completeNames)

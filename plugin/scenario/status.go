@@ -33,7 +33,7 @@ func (c *common) newStatusCommand() *cobra.Command {
 		Example: `  # Show the open exercises
   kubectl gpu-fault scenario status
 
-  # Include those that have ended
+  # Include exercises that have ended
   kubectl gpu-fault scenario status --all
 
   # Write a new kubeconfig for the candidate

@@ -33,12 +33,12 @@ command prompts for the fields; a file contains them as YAML or JSON:
   mechanism: selects-a-label-that-no-node-has
   explanation: in your own words, for the interviewer
 
-With --terraform, it also submits the module of an exercise that was started with one. The module is evaluated, but no code in it runs. grade
-first applies its objects to the cluster with the candidate's permissions, like terraform apply, and then grades the cluster as usual. An
+With --terraform, it also submits the Terraform module of an exercise that was started with one. The module is evaluated, but no code in it
+runs. grade first applies the module's objects to the cluster with the candidate's permissions, like terraform apply, and then grades the cluster as usual. An
 unchanged module therefore reverts what the candidate fixed in the cluster.
 
 The diagnosis can be submitted again until the exercise ends; the last submission counts. If the cluster does not change between submission and
-grading, the candidate's time ends at the submission, otherwise at grading. If the candidate has root access to nodes, the time always ends at
+grading, the candidate's time ends at the submission; otherwise, it ends at grading. If the candidate has root access to nodes, the time always ends at
 grading.`,
 		Example: `  # Answer the questions on the terminal
   kubectl gpu-fault scenario submit

@@ -134,7 +134,8 @@ func (s *starting) runTogether(ctx context.Context, all []*scenario.Scenario) er
 	return s.printTogether(lab, started)
 }
 
-// startOne starts an exercise. All but the first are resolved again, because the exercises before them use GPUs.
+// startOne starts an exercise. Every exercise but the first is resolved again, because the exercises before it use
+// GPUs.
 func (s *starting) startOne(
 	ctx context.Context, lab *exercise.Lab, one *scenario.Scenario, r *scenario.Resolved, again bool, group string,
 ) (*exercise.Exercise, error) {

@@ -38,7 +38,7 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 	)
 	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Print the version of the plugin and of the cluster",
+		Short: "Print the versions of the plugin and the cluster",
 		Example: `  # Print both
   kubectl gpu-fault version
 

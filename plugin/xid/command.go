@@ -27,7 +27,7 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 		Short: "Write XID lines to the kernel logs of nodes",
 		Long: `Write XID lines to the kernel logs of nodes, exactly as the NVIDIA driver prints them, and verify each line by reading it back.
 
-CODE is an XID (79), an NVSwitch error (sxid:20034), or fallen-off-bus for the record of a GPU that is missing when the driver starts.
+CODE is an XID (79), an NVSwitch error (sxid:20034), or fallen-off-bus (the record of a GPU that is missing when the driver starts).
 Detectors on the node treat the line as real, and may cordon, drain and reboot the node. The reaction of each detector is shown before
 anything is written.
 
@@ -35,18 +35,18 @@ A privileged pod writes the line and is then deleted. The line remains: a kernel
 
 With --layers, one run also injects the fault where Kubernetes and programs see it: the kubelet considers the GPU unhealthy, as with
 ` + "`device unhealthy`" + `; the node's device plugin gets the XID from NVML; and the programs in a workload get the XID's errors from CUDA and
-NVML, as with ` + "`cuda inject`" + `. Each layer is verified. If one fails, the others are undone, and no line is written unless the kernel log
-layer itself is the one that fails. The layers are injected one after another. Reverting the run undoes everything except the line.
+NVML, as with ` + "`cuda inject`" + `. Each layer is verified. If one fails, the others are undone, and no line is written unless it is the kernel
+log layer that fails. The layers are injected one after another. Reverting the run undoes everything except the line.
 
-The layer nvml replaces the pod of the device plugin, or of --daemonset, with a copy that has the shim. Only the pod on the node restarts. When
-the copy terminates, because the TTL expires or for any other reason, the DaemonSet creates its own pod again. The layer dcgm injects the XID into
-DCGM's host engine on the node, with dcgmi in its pod.
+The nvml layer replaces the pod of the device plugin, or of --daemonset, with a copy that loads the shim. Only the pod on this node restarts. When
+the copy terminates, because the TTL expires or for any other reason, the DaemonSet creates its own pod again. The dcgm layer injects the XID into
+DCGM's host engine on the node, with dcgmi in the engine's pod.
 
 With --real, the driver itself reports XID 13, 31 or 43, because a program causes an error on a free GPU on the node: it stores to a misaligned
-address (13) or to an address that is not mapped (31), or its assertion fails (43). All readers see such an XID, including NVML and DCGM. Only
-the program's CUDA context is lost. The program runs in a pod in the namespace of -n.
+address (13) or to an address that is not mapped (31), or its assertion fails (43). All readers, including NVML and DCGM, see this XID. Only
+the program's CUDA context is lost. The program runs in a pod in the namespace set with -n.
 
-With --in-cluster, pods of a Job in the cluster inject the fault, each into some of the nodes. They run this command with the permissions of a
+With --in-cluster, the pods of a Job in the cluster inject the fault; each pod handles some of the nodes. The pods run this command with the permissions of a
 service account, and each creates its own run. Ctrl-C and ` + "`revert`" + ` stop them.`,
 		Example: `  # Make GPU 0 of gpu-1 fall off the bus
   kubectl gpu-fault xid 79 gpu-1
@@ -151,23 +151,23 @@ func (f *flags) add(cmd *cobra.Command, connection *kube.Connection) {
 	flags.IntVar(&f.count, "count", f.count, "Number of times to write the lines")
 	flags.DurationVar(&f.interval, "interval", f.interval, "With --count, delay between two writes")
 	flags.StringVar(&f.process, "process", f.process,
-		"PID,NAME of the process in the line, or none (default with --pod: the process of the pod)")
+		"PID,NAME of the process in the line, or none (default with --pod: the pod's process)")
 	flags.StringVar(&f.message, "message", f.message,
-		"Message after the code, instead of the driver's; required for codes that are not in the catalog")
+		"Message after the code, instead of the driver's message; required for codes that are not in the catalog")
 	flags.StringVar(&f.driver, "driver", f.driver,
 		"Driver branch whose line format is used, such as 535 or 580 (default: the node's driver, or 580)")
 	flags.StringVar(&f.mig, "mig", f.mig,
 		"MIG instance in the line: GPU instance, or GPU instance/compute instance, such as 5 or 5/0")
 	flags.IntVar(&f.swtch, "switch", f.swtch, "Number of the NVSwitch, for sxid codes")
-	flags.IntVar(&f.link, "link", f.link, "Number of the NVLink, for sxid codes (default: the number in the known line)")
+	flags.IntVar(&f.link, "link", f.link, "Number of the NVLink, for sxid codes (default: the number in the catalog's line)")
 	// pflag omits a default of 0 from the help. The real default, -1, means "not set".
 	flags.Lookup("link").DefValue = "0"
 	flags.StringSliceVar(&f.layers.layers, "layers", f.layers.layers,
 		"Layers in which the fault is visible: kernel (the log), device (the kubelet considers the GPU unhealthy), nvml (the node's device plugin), dcgm (readers of DCGM), cuda (the programs in --workload)")
 	flags.StringVar(&f.layers.workload, "workload", "",
-		"TYPE/NAME of the workload for the layer cuda, in the namespace of -n")
+		"TYPE/NAME of the workload for the cuda layer, in the namespace set with -n")
 	flags.StringVar(&f.layers.daemonSet, "daemonset", "",
-		"NAMESPACE/NAME of the DaemonSet that reads NVML, for the layer nvml (default: NVIDIA's device plugin)")
+		"NAMESPACE/NAME of the DaemonSet that reads NVML, for the nvml layer (default: NVIDIA's device plugin)")
 	_ = cmd.RegisterFlagCompletionFunc("workload", cuda.CompleteWorkload(connection))
 	_ = cmd.RegisterFlagCompletionFunc("daemonset", completion.DaemonSets(connection))
 	_ = cmd.RegisterFlagCompletionFunc("layers", completeLayers)
@@ -198,7 +198,7 @@ func (f *inject) add(cmd *cobra.Command, connection *kube.Connection) {
 		"Timeout per node, from creating the debug pod to verifying the line; the delays between records are added"
 	flags.Lookup("ttl").Usage =
 		"Time after which the run ends unless reverted earlier, 10s to 24h; 0 for no end, which requires --reason; the line remains in the log"
-	flags.StringVar(&f.Nodes.Pod, "pod", "", "Select the node and the GPU of this pod, in the namespace of -n")
+	flags.StringVar(&f.Nodes.Pod, "pod", "", "Select the node and the GPU of this pod, in the namespace set with -n")
 	flags.StringVar(&f.gpu, "gpu", f.gpu,
 		"GPU: its index in nvidia-smi, its UUID (GPU-...), its PCI address (0000:17:00), several of these (0,1), or all; with --pod or --workload, selects among the pod's GPUs")
 	flags.StringVar(&f.via, "via", f.via,

@@ -40,9 +40,9 @@ func (f *moduleFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.path, "ko", f.path,
 		"For --via kmod: prebuilt module (gpu_fault_xid.ko) for the nodes' kernel, to use instead of building it on the nodes; must be signed if the nodes require it")
 	flags.StringVar(&f.headers, "kmod-headers", f.headers,
-		"For --via kmod: directory on the nodes with the kernel headers (default: the directories used by packages and by NVIDIA's driver container)")
+		"For --via kmod: directory that contains the kernel headers on the nodes (default: the directories used by packages and by NVIDIA's driver container)")
 	flags.StringVar(&f.builder, "builder-image", f.builder,
-		"For --via kmod without --ko: image of the debug pod that builds the module; requires sh, make, gcc, libelf and a C library that is not older than the nodes' C library")
+		"For --via kmod without --ko: image of the debug pod that builds the module; requires sh, make, gcc, libelf and a C library no older than the nodes'")
 	_ = cmd.MarkFlagFilename("ko", "ko")
 }
 

@@ -41,10 +41,10 @@ func (f *realFlags) add(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.on, "real", f.on,
 		"Make the driver itself report XID 13, 31 or 43: a pod requests a GPU on the node, and its program causes an error on the GPU. NVML and DCGM also see the XID")
 	flags.StringVar(&f.image, "real-image", f.image,
-		"For --real: image of the pod with the program; requires only glibc, with libdl, libm, libpthread and librt (default: Debian pinned by digest)")
+		"For --real: image of the pod that runs the program; requires only glibc, with libdl, libm, libpthread and librt (default: Debian pinned by digest)")
 	flags.Lookup("real-image").DefValue = "" // a digest is too long to show on a terminal
 	flags.StringVar(&f.runtimeClass, "runtime-class", f.runtimeClass,
-		"For --real: RuntimeClass of the pod with the program, if pods with GPUs require one (nvidia)")
+		"For --real: RuntimeClass of the pod that runs the program, if pods that use GPUs require one (nvidia)")
 }
 
 // writtenOnly are the flags that describe a line or how it is written. They do not apply with --real, because the

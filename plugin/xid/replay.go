@@ -67,9 +67,9 @@ PCI addresses are mapped to the node's GPUs: the first GPU in the log to the fir
 	f.inject.add(cmd, connection)
 	flags := cmd.Flags()
 	flags.Float64Var(&f.speed, "speed", f.speed, "Speed relative to the log")
-	flags.DurationVar(&f.maxGap, "max-gap", f.maxGap, "Maximum delay between two lines; longer ones are shortened")
+	flags.DurationVar(&f.maxGap, "max-gap", f.maxGap, "Maximum delay between two lines; longer delays are shortened")
 	flags.StringSliceVar(&f.maps, "map", nil,
-		"FROM=TO, the PCI address in the log and that of the node's GPU; may be specified several times")
+		"FROM=TO: PCI address in the log, PCI address of the node's GPU; may be repeated")
 	return cmd
 }
 

@@ -156,7 +156,7 @@ func (h Host) follow(
 		// A repeated request may arrive before the switch is started.
 		if gone && (ended != nil || time.Since(seen) > h.times.start) {
 			return &s.Status,
-				errorf(CodeGone, "the dead man's switch exited when the change was in phase %s: restore the files%s", s.Phase, h.logged(run))
+				errorf(CodeGone, "the dead man's switch exited while the change was in phase %s: restore the files%s", s.Phase, h.logged(run))
 		}
 		if pause(ctx, 20*time.Millisecond) != nil {
 			return &s.Status, errorf(CodeBusy, "the change is still in phase %s after %v", s.Phase, h.times.follow)

@@ -171,7 +171,7 @@ func (d *diagnosing) journals(ctx context.Context, units, optional []string) (fu
 		return nil, fmt.Errorf("journalctl was not found in %s", hostexec.UsualPath)
 	case len(units) == 0:
 		return nil,
-			errors.New("neither the kubelet nor its container runtime was found in a systemd unit")
+			errors.New("neither the kubelet nor its container runtime runs as a systemd unit")
 	}
 	journals, wrong := map[string]string{}, problems{}
 	ctx, cancel := context.WithTimeout(ctx, journalLimit) // for all units together

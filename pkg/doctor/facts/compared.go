@@ -74,7 +74,12 @@ import (
 //	driver in DIR, not mounted in the pod of IMAGE               on a platform with such a directory
 //	operator: driver disabled(, toolkit disabled) on PLATFORM    in the ClusterPolicy, for pods of the operator
 //	silent: container NAME for AGE(, with MODEL from Hugging Face through Xet), after: LINE
+//	left over: Pod NAMESPACE/NAME of KIND NAME: its master succeeded    the job has finished
+//	conflict: denied PATH, claim NAME at PATH, fsGroup NUMBER    the user cannot write to the volume's top directory
 //	conflict: limit volcano.sh/NAME, no deviceshare.NAME in ConfigMap NAMESPACE/NAME
+//	nvidia-smi works on the node with driver VERSION, Pod NAME is ready    another pod of the GPU software
+//	KMM replaced the AMD driver on the node without a reboot     and the node offers no amd.com/gpu
+//	AMD GPU on the node, none offered                            the same, for an unknown reason
 func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
 	n := f.Node(pod.Spec.NodeName)
@@ -90,7 +95,8 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.movedPlugins, f.withoutOperator, f.mixedAtBoot, f.fillsDisk, f.diskPerWorker, f.kserveDefaults,
 		f.withoutSidecar, f.unreadEnv,
 		f.heldVolume, f.unexpanded, f.defaultLimit, f.OtherDomain, f.otherKubelet, f.driverElsewhere, f.switchedOff,
-		f.missingFile, f.mountedTwice, f.refusedByPeer, f.silent, f.withoutDeviceshare,
+		f.missingFile, f.mountedTwice, f.refusedByPeer, f.silent, f.withoutDeviceshare, f.LeftOver,
+		f.smiWorks, f.lostAMD,
 	} {
 		if source, text := compare(pod, n); text != "" {
 			all = append(all, signatures.Line{

@@ -154,21 +154,20 @@ func volumeOf(pod *corev1.Pod, c *corev1.Container, file string, readOnly, denie
 		return "writes " + file + ", in " + in
 	case m.ReadOnly && readOnly:
 		return "writes " + file + ", mounted read-only at " + m.MountPath
-	case !m.ReadOnly && denied && !rootOrGroup(pod, c):
-		if strings.HasPrefix(in, "claim ") {
-			return "denied " + file + ", " + in + ", no fsGroup"
-		}
+	case m.ReadOnly || !denied || !strings.HasPrefix(in, "claim ") || isRoot(pod, c):
+	case pod.Spec.SecurityContext == nil || pod.Spec.SecurityContext.FSGroup == nil:
+		return "denied " + file + ", " + in + ", no fsGroup"
+	case m.SubPath == "" && path.Dir(file) == path.Clean(m.MountPath):
+		return fmt.Sprintf("denied %s, %s, fsGroup %d", file, in, *pod.Spec.SecurityContext.FSGroup)
 	}
 	return ""
 }
 
-// rootOrGroup reports whether a container is configured to run as root, or its pod has an fsGroup.
-func rootOrGroup(pod *corev1.Pod, c *corev1.Container) bool {
+// isRoot reports whether a container is configured to run as root.
+func isRoot(pod *corev1.Pod, c *corev1.Container) bool {
 	var user *int64
 	if s := pod.Spec.SecurityContext; s != nil {
-		if user = s.RunAsUser; s.FSGroup != nil {
-			return true
-		}
+		user = s.RunAsUser
 	}
 	if s := c.SecurityContext; s != nil && s.RunAsUser != nil {
 		user = s.RunAsUser

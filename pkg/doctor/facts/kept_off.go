@@ -14,41 +14,74 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 )
 
-// keptOff reports required anti-affinity rules in other pods that keep an unscheduled pod off the nodes of these pods:
+// keptOff reports required anti-affinity rules that keep an unscheduled pod off the nodes of other pods, which are
+// rules in these pods or in the pod itself:
 //
 //	kept off: NUMBER pods, such as NAME, must not share a KEY with pods that match SELECTOR
+//	kept off: its own rule against SELECTOR also matches NAMESPACE/NAME on NODE
 //
-// It ignores pods with the same owner, because the pod itself has the same rule.
+// It ignores pods with the same owner, which the rule is meant for.
 func (f *Facts) keptOff(pod *corev1.Pod) []signatures.Line {
-	if !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return strings.Contains(c.Message, "existing pods anti-affinity rules")
-	}) {
+	says := func(message string) bool {
+		return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return strings.Contains(c.Message, message)
+		})
+	}
+	own := says("didn't match pod anti-affinity rules")
+	if !own && !says("existing pods anti-affinity rules") {
 		return nil
 	}
 	var first *corev1.Pod
 	var rule string
-	pods := 0
+	pods, node := 0, boundTo(pod)
 	for i := range f.Snapshot.Pods {
 		other := &f.Snapshot.Pods[i]
-		if other.Spec.NodeName == "" || Ended(other) || ownerOf(other) == ownerOf(pod) {
+		if other.Spec.NodeName == "" || Ended(other) || ownerOf(other) == ownerOf(pod) ||
+			node != "" && node != other.Spec.NodeName {
 			continue
 		}
-		term, selector := f.shuns(other, pod)
+		has, matches := other, pod
+		if own {
+			has, matches = pod, other
+		}
+		term, selector := f.shuns(has, matches)
 		if term == nil {
 			continue
 		}
 		if pods++; first == nil {
 			first, rule = other, fmt.Sprintf("must not share a %s with pods that match %s", term.TopologyKey, selector)
+			if own {
+				rule = fmt.Sprintf("its own rule against %s also matches %s/%s on %s", selector, other.Namespace,
+					other.Name, other.Spec.NodeName)
+			}
 		}
 	}
 	if first == nil {
 		return nil
 	}
+	has, matches := first, pod
+	text := fmt.Sprintf("kept off: %s, such as %s, %s", count.Of(pods, "pod"), first.Name, rule)
+	if own {
+		has, matches, text = pod, first, "kept off: "+rule
+	}
 	return []signatures.Line{{Place: signatures.Spec, Compared: true, Evidence: finding.Evidence{
-		Source: PodObject(first).String() + " .spec.affinity.podAntiAffinity, and the labels of " +
-			PodObject(pod).String(),
-		Text: fmt.Sprintf("kept off: %s, such as %s, %s", count.Of(pods, "pod"), first.Name, rule),
+		Source: PodObject(has).String() + " .spec.affinity.podAntiAffinity, and the labels of " +
+			PodObject(matches).String(),
+		Text: text,
 	}}}
+}
+
+// boundTo returns the name of the only node on which the pod of a DaemonSet may run, or "" for other pods.
+func boundTo(pod *corev1.Pod) string {
+	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil &&
+		a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+		for _, t := range a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+			for _, e := range t.MatchFields {
+				return strings.Join(e.Values, "")
+			}
+		}
+	}
+	return ""
 }
 
 // ownerOf returns an identifier for the object from which the user created a pod, as far as the pod's owner reveals it.

@@ -99,8 +99,8 @@ func jobOf(pod *corev1.Pod) (kind, name string) {
 // job is a distributed job.
 type job struct {
 	pods []*corev1.Pod
-	// failing is the number of ranks that fail, and own the number of ranks that are known to fail for a reason other
-	// than a failed connection.
+	// failing is the number of ranks that fail, and own is the number of ranks that are known to fail for a reason
+	// other than a failed connection.
 	failing, own int
 }
 

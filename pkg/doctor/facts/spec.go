@@ -23,6 +23,7 @@ import (
 //	schedulerName: NAME          if it is not the default scheduler
 //	env: NAME=VALUE              limit: RESOURCE=QUANTITY
 //	hostNetwork: true            privileged: true, capability: NAME
+//	gate: NAME                   a scheduling gate
 //	owner: KIND                  annotation: KEY=VALUE
 //	probe: startup, liveness or readiness
 //	postStart: COMMAND
@@ -57,6 +58,9 @@ func (f *Facts) specOf(pod *corev1.Pod) []signatures.Line {
 	add("", ".metadata", "pod: %s/%s", pod.Namespace, pod.Name)
 	if name := pod.Spec.SchedulerName; name != "" && name != corev1.DefaultSchedulerName {
 		add("", ".spec.schedulerName", "schedulerName: %s", name)
+	}
+	for _, gate := range pod.Spec.SchedulingGates {
+		add("", ".spec.schedulingGates", "gate: %s", gate.Name)
 	}
 	if pod.Spec.HostNetwork {
 		add("", ".spec.hostNetwork", "hostNetwork: true")

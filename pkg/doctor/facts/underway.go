@@ -57,6 +57,13 @@ func Underway(n *Node) string {
 	return ""
 }
 
+// IsTemporary reports whether a taint keeps pods off a node only while the node starts or until it is removed: the
+// controller that set the taint removes it, and a toleration does not help.
+func IsTemporary(t *corev1.Taint) bool {
+	return words.ContainsAny(t.Key,
+		[]string{"not-ready", "cloudprovider", "utoscaler", "karpenter.sh/dis", "karpenter.sh/unreg", "termination"})
+}
+
 // pausers contains the GPU operator's components that pause others on a node while they change its GPUs. The key is the
 // label value that they set, and the value is part of the names of their pods.
 var pausers = map[string]string{

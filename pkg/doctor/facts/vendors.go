@@ -113,7 +113,7 @@ func Schedules(name string) bool {
 // Serves reports whether the pod advertises devices, prepares them, or schedules pods, judging by its name. Any user
 // can choose a name, so the log of such a pod must not hide the state of a node.
 func Serves(pod *corev1.Pod) bool {
-	return Schedules(pod.Name) || words.ContainsAny(pod.Name, []string{
+	return Schedules(pod.Name) || pod.Labels[kmmModule] != "" || words.ContainsAny(pod.Name, []string{
 		"device-plugin", "deviceplugin", "gpu-plugin", "-dp-", "rdma", "kmm", "amdgpu", "i915", "mig-manager",
 		"resource-driver", "dra-driver", "dra-kubelet-plugin",
 	})

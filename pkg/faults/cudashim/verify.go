@@ -24,8 +24,7 @@ func (d *Data) checkTarget(target ledger.Target) error {
 	case d.Kind != target.Kind || d.Namespace != target.Namespace || d.Name != target.Name:
 		return fmt.Errorf("it is for %s in namespace %s, but its step is for %s", d.Ref(), d.Namespace, target)
 	case target.UID != "" && d.UID != target.UID:
-		return fmt.Errorf("it is for the %s with UID %s, but its step is for the one with UID %s", d.Ref(), d.UID,
-			target.UID)
+		return fmt.Errorf("the record is for the %s with UID %s, but its step is for the UID %s", d.Ref(), d.UID, target.UID)
 	}
 	return nil
 }

@@ -19,10 +19,11 @@ import (
 )
 
 const (
-	// statusTimeout is the time for the kubelet to report a change: by default it updates its node's status every 10 s.
+	// statusTimeout is how long to wait for the kubelet to report a change: by default it updates its node's status
+	// every 10 s.
 	statusTimeout = time.Minute
-	// podTimeout is the time for the kubelet to report the health of devices in a pod's status, after the node's status
-	// has changed. If the feature gate ResourceHealthStatus is disabled, it never does.
+	// podTimeout is how long to wait for the kubelet to report the health of devices in a pod's status, after the
+	// node's status has changed. If the feature gate ResourceHealthStatus is disabled, it never does.
 	podTimeout = 15 * time.Second
 	pollEvery  = 100 * time.Millisecond
 	// podPollEvery is longer, because each poll lists all pods on the node.

@@ -183,7 +183,7 @@ func (in *Injection) write(
 	case err != nil:
 		return err
 	case !result.Complete():
-		return fmt.Errorf("only %d of %s read back from the kernel log", len(written),
+		return fmt.Errorf("only %d of %s could be read back from the kernel log", len(written),
 			count.Of(len(result.Records), "record"))
 	}
 	return nil

@@ -207,6 +207,11 @@ func TestChangesAreFound(t *testing.T) {
 			).Replace(node)},
 			[]string{`changed Node / metadata.annotations["example.com/note"]:  -> broken`},
 		},
+		"a node that cannot be deleted any more": {
+			[]string{node},
+			[]string{strings.Replace(node, "uid: n1", "uid: n1, finalizers: [example.com/hold]", 1)},
+			[]string{`changed Node / metadata.finalizers:  -> ["example.com/hold"]`},
+		},
 		"taint": {
 			[]string{node},
 			[]string{strings.Replace(node, "spec: {", "spec: {taints: [{key: a, effect: NoSchedule}], ", 1)},

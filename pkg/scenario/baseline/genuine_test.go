@@ -195,7 +195,7 @@ func TestForgedObjectsAreFound(t *testing.T) {
 		},
 		"a label that nothing selects": {with(2, replace(trainPod, "app: train", "app: train, seen: by-me")), ""},
 		"a Service that selects what the controller adds": {
-			append(with(3, replace(trainService, "{app: train}", "{app: train, pod-template-hash: h}"))), "",
+			with(3, replace(trainService, "{app: train}", "{app: train, pod-template-hash: h}")), "",
 		},
 		"hidden from a Service": {
 			with(2, replace(trainPod, "app: train, pod-template-hash: h", "pod-template-hash: h")),

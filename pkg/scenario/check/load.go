@@ -85,7 +85,7 @@ func (l Load) Validate() error {
 	case l.Rate < 0.1 || l.Rate > mostRate || math.IsNaN(l.Rate):
 		return fmt.Errorf("%s: rate must be 0.1 to %g requests per second", l.Name, mostRate)
 	case seconds < 1 || l.Rate*seconds > mostOpen:
-		return fmt.Errorf("%s: timeout must be at least 1s, and rate x timeout at most %g open requests", l.Name, mostOpen)
+		return fmt.Errorf("%s: timeout must be at least 1s, and rate x timeout, the number of open requests, at most %g", l.Name, mostOpen)
 	case l.Completions != nil && (l.Completions.Model == "" || l.Completions.Prompt == ""):
 		return fmt.Errorf("%s: completions must have a model and a prompt", l.Name)
 	}

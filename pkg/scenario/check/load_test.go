@@ -134,12 +134,12 @@ func TestLoadScript(t *testing.T) {
 func TestBadLoads(t *testing.T) {
 	t.Parallel()
 	for says, l := range map[string]Load{
-		"must have a name":     {URL: "http://a"},
-		"must be an address":   {Name: "x", URL: "vllm:8000"},
-		"rate must be":         {Name: "x", URL: "http://a", Rate: 1000},
-		"at most 200 open":     {Name: "x", URL: "http://a", Rate: 20, Timeout: scenario.Duration(time.Minute)},
-		"have a model and a p": {Name: "x", URL: "http://a", Completions: &Completions{Model: "m"}},
-		"rate must be 0.1":     {Name: "x", URL: "http://a", Rate: math.NaN()},
+		"must have a name":           {URL: "http://a"},
+		"must be an address":         {Name: "x", URL: "vllm:8000"},
+		"rate must be":               {Name: "x", URL: "http://a", Rate: 1000},
+		"open requests, at most 200": {Name: "x", URL: "http://a", Rate: 20, Timeout: scenario.Duration(time.Minute)},
+		"have a model and a p":       {Name: "x", URL: "http://a", Completions: &Completions{Model: "m"}},
+		"rate must be 0.1":           {Name: "x", URL: "http://a", Rate: math.NaN()},
 	} {
 		if err := l.Validate(); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%+v: %v", l, err)

@@ -42,8 +42,8 @@ type AgentOptions struct {
 	Repeats int
 	Seed    int64
 	Set     map[string]string // parameters that do not depend on the seed
-	// Timeout limits one try; zero means the scenario's time box. When the time expires, the program is stopped and its
-	// work so far is graded.
+	// Timeout limits the duration of one attempt; zero means the scenario's time box. When it expires, the program is
+	// stopped and its work so far is graded.
 	Timeout time.Duration
 	// Record is a directory for a transcript of each try, SCENARIO-ID.jsonl; if empty, no transcripts are kept.
 	Record string

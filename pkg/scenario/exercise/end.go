@@ -128,7 +128,7 @@ func (l *Lab) End(ctx context.Context, id string, o EndOptions) (*Ending, error)
 		own = slices.DeleteFunc(slices.Clone(e.Namespaces), stoodIn(before))
 	}
 	ending := &Ending{APIVersion: APIVersion, Kind: KindEnding, ID: id}
-	stop := l.unblock(ctx, own, blockedAfter)
+	stop := l.unblock(ctx, e, own, blockedAfter)
 	err = l.revert(ctx, id, o, ending)
 	stop()
 	if errors.As(err, new(*ledger.NotFoundError)) {

@@ -9,12 +9,14 @@ import (
 	"sync"
 	"time"
 
+	nodev1 "k8s.io/api/node/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/objects"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
@@ -112,9 +114,10 @@ func patchMetadata(ctx context.Context, l *Lab, live *unstructured.Unstructured,
 	return err
 }
 
-// unblock removes the finalizers of built-in objects in the namespaces that no controller of Kubernetes removes. It
-// begins after a while, only touches objects that are already being deleted, and continues until stop is called.
-func (l *Lab) unblock(ctx context.Context, namespaces []string, pause time.Duration) (stop func()) {
+// unblock removes the finalizers that no controller of Kubernetes removes from built-in objects in the namespaces, and
+// from cluster-scoped objects of the exercise. It begins after a while, only touches objects that are already being
+// deleted, and continues until stop is called.
+func (l *Lab) unblock(ctx context.Context, e *Exercise, namespaces []string, pause time.Duration) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -126,6 +129,10 @@ func (l *Lab) unblock(ctx context.Context, namespaces []string, pause time.Durat
 			}
 			for _, namespace := range namespaces {
 				l.unblockIn(ctx, namespace)
+			}
+			for _, r := range clusterScoped {
+				l.unblockAll(ctx, l.Dynamic.Resource(r),
+					func(o *unstructured.Unstructured) bool { return e.has(refOf(o)) })
 			}
 		}
 	})
@@ -148,19 +155,31 @@ func (l *Lab) unblockIn(ctx context.Context, namespace string) {
 			if !slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "patch") || r.Name == "endpoints" {
 				continue
 			}
-			reach := l.Dynamic.Resource(gv.WithResource(r.Name)).Namespace(namespace)
-			found, err := reach.List(ctx, metav1.ListOptions{})
-			if err != nil {
-				continue
-			}
-			for i := range found.Items {
-				object := &found.Items[i]
-				held := baseline.HeldBy(schema.GroupKind{Group: gv.Group, Kind: r.Kind}, object.GetFinalizers())
-				if len(held) == 0 || object.GetDeletionTimestamp() == nil {
-					continue
-				}
-				l.unhold(ctx, object, held)
-			}
+			l.unblockAll(ctx, l.Dynamic.Resource(gv.WithResource(r.Name)).Namespace(namespace), nil)
+		}
+	}
+}
+
+// clusterScoped are the cluster-scoped kinds that exercises create.
+var clusterScoped = []schema.GroupVersionResource{
+	rbacv1.SchemeGroupVersion.WithResource("clusterroles"),
+	rbacv1.SchemeGroupVersion.WithResource("clusterrolebindings"),
+	nodev1.SchemeGroupVersion.WithResource("runtimeclasses"),
+}
+
+// unblockAll does this for the objects of a list; wanted may be nil.
+func (l *Lab) unblockAll(
+	ctx context.Context, reach dynamic.ResourceInterface, wanted func(*unstructured.Unstructured) bool,
+) {
+	found, err := reach.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return
+	}
+	for i := range found.Items {
+		object := &found.Items[i]
+		held := baseline.HeldBy(object.GroupVersionKind().GroupKind(), object.GetFinalizers())
+		if len(held) > 0 && object.GetDeletionTimestamp() != nil && (wanted == nil || wanted(object)) {
+			l.unhold(ctx, object, held)
 		}
 	}
 }

@@ -35,7 +35,7 @@ func keysOf(r *scenario.Resolved) []string {
 	return keys
 }
 
-// job is work that needs its keys exclusively. do returns a function that reports the result; these functions
+// job is work that needs exclusive access to its keys. do returns a function that reports the result; these functions
 // are called one at a time.
 type job struct {
 	keys []string

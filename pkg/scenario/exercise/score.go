@@ -184,8 +184,8 @@ func (r *Report) collateralPoints(weight int) Points {
 	return points
 }
 
-// timePoints returns all points for at most half of the time box; after that, the points decrease linearly to zero at
-// its end.
+// timePoints returns all points if at most half of the time box was used. After that, the points decrease linearly, to
+// zero at the end of the time box.
 func (r *Report) timePoints(weight int) Points {
 	points := Points{Name: nameTime, Got: weight, Of: weight}
 	half := r.TimeBox / 2

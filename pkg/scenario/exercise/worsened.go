@@ -47,7 +47,8 @@ func finalizersOf(object map[string]any) []string {
 // isToken reports whether a Secret requests a token for a service account. OpenShift creates such Secrets.
 func isToken(secret map[string]any) bool {
 	annotations := (&unstructured.Unstructured{Object: secret}).GetAnnotations()
-	return secret["type"] == string(corev1.SecretTypeServiceAccountToken) && annotations["kubernetes.io/created-by"] == ""
+	return secret["type"] == string(corev1.SecretTypeServiceAccountToken) &&
+		annotations["kubernetes.io/created-by"] == ""
 }
 
 // noEviction returns a note if a PodDisruptionBudget allows no eviction at all, or "".
@@ -101,8 +102,8 @@ var bounds = []struct {
 	{"requests", "ephemeral-storage", "", "10Gi"},
 }
 
-// unreasonable returns the first value of a container's resources that is out of bounds and that it did not have before,
-// or "".
+// unreasonable returns the first value of a container's resources that is out of bounds and that it did not have
+// before, or "".
 func unreasonable(was, is map[string]any) string {
 	for _, b := range bounds {
 		value, has := quantity(is, b.list, b.resource)

@@ -29,20 +29,24 @@ func TestWorsened(t *testing.T) {
 			"resources.limits.ephemeral-storage is 1Mi (before: none)",
 		},
 		"killed while it works": {
-			"Deployment", deployment, container("resources: {limits: {memory: 64Mi}}"), "resources.limits.memory is 64Mi",
+			"Deployment", deployment, container("resources: {limits: {memory: 64Mi}}"),
+			"resources.limits.memory is 64Mi",
 		},
 		"takes the node's processors": {
-			"Deployment", deployment, container("resources: {requests: {cpu: 1500m}}"), "resources.requests.cpu is 1500m",
+			"Deployment", deployment, container("resources: {requests: {cpu: 1500m}}"),
+			"resources.requests.cpu is 1500m",
 		},
 		"as before": {
-			"Deployment", container("resources: {limits: {memory: 32Mi}}"), container("resources: {limits: {memory: 32Mi}}"),
-			"",
+			"Deployment", container("resources: {limits: {memory: 32Mi}}"),
+			container("resources: {limits: {memory: 32Mi}}"), "",
 		},
 		"starts only where the image is": {
 			"Deployment", deployment, container("imagePullPolicy: Never"), "imagePullPolicy is Never",
 		},
-		"no rollout any more":  {"StatefulSet", deployment, "{spec: {updateStrategy: {type: OnDelete}}}", "OnDelete"},
-		"no rollout for most":  {"StatefulSet", "{}", "{spec: {updateStrategy: {rollingUpdate: {partition: 9}}}}", "partition is 9"},
+		"no rollout any more": {"StatefulSet", deployment, "{spec: {updateStrategy: {type: OnDelete}}}", "OnDelete"},
+		"no rollout for most": {
+			"StatefulSet", "{}", "{spec: {updateStrategy: {rollingUpdate: {partition: 9}}}}", "partition is 9",
+		},
 		"no drain any more":    {"PodDisruptionBudget", "", "{spec: {maxUnavailable: 0}}", "allows no eviction"},
 		"no drain, in percent": {"PodDisruptionBudget", "", "{spec: {minAvailable: 100%}}", "allows no eviction"},
 		"an ordinary budget":   {"PodDisruptionBudget", "", "{spec: {maxUnavailable: 1}}", ""},

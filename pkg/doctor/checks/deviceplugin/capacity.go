@@ -72,12 +72,15 @@ func pluginPodCheck() engine.Check {
 // have GPUs: the DaemonSet should exclude the node.
 func onlyWithGPUs(f *facts.Facts, n *facts.Node, pod *corev1.Pod, found *finding.Finding) {
 	kind := n.Labels[corev1.LabelInstanceTypeStable]
-	if kind == "" || len(f.GPUNodes) == 0 || n.IsGPUNode || n.Spec.ProviderID == "" {
+	cloud, _, _ := strings.Cut(n.Spec.ProviderID, ":")
+	// The GPU types of other clouds are not known, and any N1 node on Google Compute Engine may have GPUs.
+	if kind == "" || len(f.GPUNodes) == 0 || n.IsGPUNode || cloud != "aws" && cloud != "azure" {
 		return
 	}
 	if _, failed := facts.LogEvidence(f, pod, nvmlErrors()...); !failed {
 		return
 	}
+	found.Confidence = finding.Likely
 	found.Title = "the device plugin runs on a node without NVIDIA GPUs and fails there"
 	found.Cause = "The node's instance type (" + kind + ") has no NVIDIA GPUs, and the plugin's DaemonSet does not " +
 		"exclude such nodes. The GPU nodes are not affected."
@@ -143,7 +146,8 @@ func checkCapacity(f *facts.Facts, r *engine.Result, n *facts.Node) {
 				facts.PodObject(pod), ".status.phase", "%s, ready: %t", pod.Status.Phase, podutils.IsPodReady(pod),
 			),
 		},
-		Fix: finding.Fix{Text: "Restart the plugin so that it registers again, then check its log.", Commands: []string{
+		Fix: finding.Fix{Text: "Check the plugin's log. If it found GPUs, restart it, so that it registers " +
+			"again.", Commands: []string{
 			facts.RestartPod(pod.Namespace, pod.Name),
 			shell.Command("kubectl get node %s -o jsonpath='{.status.capacity}'", n.Name)}},
 	}
@@ -159,7 +163,6 @@ func checkCapacity(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	describeNoInstaller(f, n, pod, &found)
 	describeNoKubeletSocket(n, &found)
 	if dir := pluginDirectory(pod); dir != "" && elsewhere(n, dir) {
-		found.Confidence = finding.Likely
 		found.Title = "the device plugin registers in a directory that the node's kubelet does not use"
 		found.Subject = facts.PodObject(pod) // a restart does not fix it
 		found.Evidence = append(
@@ -271,7 +274,8 @@ func checkNoPlugin(f *facts.Facts, r *engine.Result, n *facts.Node, waiting, wan
 		return
 	case facts.Advertises(f, n), len(
 		facts.Current(n, facts.DevicePlugin),
-	) > 0, len(deleted) > 0, len(facts.Current(n, facts.DRADriver)) > 0:
+	) > 0, len(deleted) > 0, len(facts.Current(n, facts.DRADriver)) > 0,
+		facts.PolicyOff(f, "devicePlugin") && slicer(f):
 		r.Pass(n.Object())
 		return
 	case f.Now.Sub(n.CreationTimestamp.Time) < 5*time.Minute:
@@ -374,10 +378,13 @@ func goneFinding(f *facts.Facts, n *facts.Node) finding.Finding {
 	if operator || scheduler.DaemonSetOf(f, n, facts.DevicePlugin) != nil {
 		return found
 	}
+	if f.Missing("api/daemonsets") != "" {
+		return found
+	}
 	more, commands := installPlugin(n)
 	found.Fix = finding.Fix{
-		Text: "The GPUs are fine, but the plugin's DaemonSet is missing. Reinstall the plugin the way it was installed, " +
-			"for example with its Helm chart." + more,
+		Text: "The cluster has no DaemonSet of a device plugin. Reinstall the plugin the way it was installed, for " +
+			"example with its Helm chart." + more,
 		Commands: commands,
 	}
 	if h, ok := facts.ReleaseOf(f, facts.ChartDevicePlugin); ok {
@@ -406,7 +413,8 @@ func noPluginFix(f *facts.Facts, n *facts.Node) finding.Fix {
 	if _, ok := facts.ClusterPolicy(f); ok {
 		if facts.PolicyOff(f, "devicePlugin") {
 			return finding.Fix{
-				Text:     "The operator's device plugin is disabled: enable it, or use a DRA driver.",
+				Text: "The operator's device plugin is disabled: enable it, or let another plugin or a DRA driver " +
+					"advertise the GPUs.",
 				Commands: facts.ChangeOperator(f, "devicePlugin.enabled", true),
 			}
 		}
@@ -424,6 +432,11 @@ func noPluginFix(f *facts.Facts, n *facts.Node) finding.Fix {
 				"on the node, use such an image, or install the GPU operator, which installs all three. Karpenter " +
 				"regards the node as initialized as soon as it advertises its GPUs." + more,
 			Commands: commands,
+		}
+	}
+	if p, _ := platform.Of(string(n.Distribution)); p.Driver.Fix != "" {
+		return finding.Fix{
+			Text: "Do not install a driver or a second plugin beside those of the platform. " + p.Driver.Fix,
 		}
 	}
 	return finding.Fix{

@@ -62,7 +62,8 @@ func checkDuplicate(r *engine.Result, n *facts.Node) {
 		Severity: finding.Warning, Object: n.Object(),
 		Title: "two device plugins with different owners advertise GPUs on the node",
 		Fix: finding.Fix{
-			Text: "Keep one plugin: delete the DaemonSet of the other plugin, or keep it off GPU nodes. To remove the operator's plugin, disable it (devicePlugin.enabled=false).",
+			Text: "Keep one plugin, and remove the other the way it was installed: its chart, the operator " +
+				"(devicePlugin.enabled=false) or the platform's add-on.",
 		},
 	}
 	if found.Evidence = system; len(system) > 0 {
@@ -75,7 +76,7 @@ func checkDuplicate(r *engine.Result, n *facts.Node) {
 				facts.PodObject(pod), ".spec.containers[].image", "%s, owned by %s", images(pod), facts.OwnerOf(pod),
 			))
 		found.Fix.Commands = append(found.Fix.Commands,
-			"# one of them: "+shell.Command("kubectl delete %s -n %s", facts.OwnerOf(pod), pod.Namespace))
+			shell.Command("kubectl get %s -n %s -o yaml", facts.OwnerOf(pod), pod.Namespace))
 	}
 	r.Add(found)
 }

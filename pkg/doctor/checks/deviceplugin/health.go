@@ -57,10 +57,11 @@ func checkUnhealthy(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	}
 	r.Add(finding.Finding{
 		Object:   n.Object(),
-		Title:    "the node has GPUs that are not allocatable, because its device plugin marks them unhealthy",
+		Title:    "the node has GPUs that are not allocatable: its device plugin has stopped, or marks them unhealthy",
 		Evidence: lost,
 		Fix: finding.Fix{
-			Text:     "Find out what is wrong with the GPU (nvidia-smi, kernel log), repair or reset the GPU, and restart the device plugin pod on the node: a device stays unhealthy until then.",
+			Text: "If the device plugin runs on the node, find out what is wrong with the GPU (nvidia-smi, kernel " +
+				"log), repair or reset it, and restart the plugin's pod: a device stays unhealthy until then.",
 			Commands: restartPlugins(n),
 		},
 	})

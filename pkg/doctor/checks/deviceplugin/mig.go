@@ -75,21 +75,15 @@ func checkMIGNode(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		r.Pass(n.Object())
 		return
 	}
-	fix := finding.Fix{Text: "Partition all GPUs on the node identically, or use the strategy mixed, which allows any partitioning."}
-	if want := n.Labels["nvidia.com/mig.config"]; want != "" {
-		fix.Commands = append(fix.Commands, shell.Command(
-			"kubectl label node %s nvidia.com/mig.config=all-disabled --overwrite # or one that partitions all GPUs identically",
-			n.Name,
-		))
-	}
+	fix := finding.Fix{Text: "Partition all GPUs on the node identically (with the MIG manager: label " +
+		"nvidia.com/mig.config) while no pod uses them, or use the strategy mixed, which allows any partitioning."}
 	if h, ok := facts.ReleaseOf(f, facts.ChartDevicePlugin); ok {
 		fix.Commands = append(fix.Commands, facts.HelmUpgrade(h, "migStrategy=mixed"))
 	} else {
 		fix.Commands = append(fix.Commands, facts.ChangeOperator(f, "mig.strategy", "mixed")...)
 	}
 	r.Add(finding.Finding{
-		Object:   n.Object(),
-		Title:    "the MIG partitions of the GPUs do not match the MIG strategy, so the node offers no GPUs",
+		Object: n.Object(), Title: "the MIG partitions of the GPUs do not match the MIG strategy",
 		Evidence: evidence, Fix: fix,
 	})
 }
@@ -158,7 +152,7 @@ func invalidMIG(f *facts.Facts, n *facts.Node) (finding.Evidence, bool) {
 // instances, but not the mode.
 func checkUndivided(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 	state := n.Labels["nvidia.com/mig.config.state"]
-	if facts.GPUsOf(n.Status.Allocatable) > 0 ||
+	if facts.GPUsOf(n.Status.Allocatable) > 0 || n.Labels["nvidia.com/mig.config"] == modeOnly && slicer(f) ||
 		state == "pending" || state == "rebooting" || state == "failed" { // mig.manager-failed reports it
 		return false
 	}
@@ -197,13 +191,18 @@ func checkUndivided(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 		found.Title = "the node's GPUs probably no longer have MIG instances, so the node offers no GPUs"
 	}
 	want := n.Labels["nvidia.com/mig.config"]
-	if manager := facts.Current(n, facts.MIGManager); want == "" && len(manager) > 0 {
+	if manager := facts.Current(n, facts.MIGManager); (want == "" || want == modeOnly) && len(manager) > 0 {
+		if want == modeOnly {
+			found.Cause = "The configuration all-enabled only enables MIG mode. It is meant for programs that create " +
+				"instances themselves."
+		}
 		found.Fix.Text = "Have the MIG manager, which runs on the node, create instances or disable MIG: set the " +
 			"label nvidia.com/mig.config to a configuration that this GPU supports (such as all-1g.5gb on an A100 " +
 			"40GB; the manager's ConfigMap lists them), or to all-disabled if MIG is not wanted on this node. The " +
 			"MIG manager then restarts the device plugin. The driver, the plugin and its strategy need no change."
 		found.Fix.Commands = []string{
-			shell.Command("kubectl label node %s nvidia.com/mig.config=all-disabled # or, e.g., all-1g.5gb", n.Name),
+			shell.Command("kubectl label node %s nvidia.com/mig.config=all-disabled --overwrite # or, e.g., all-1g.5gb",
+				n.Name),
 		}
 	} else if want != "" && len(manager) > 0 {
 		found.Fix.Text = "Check that the list is empty. If it is, have the MIG manager apply the configuration " +
@@ -217,6 +216,18 @@ func checkUndivided(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 	}
 	r.Add(found)
 	return true
+}
+
+// modeOnly is the configuration of the MIG manager that enables MIG mode without creating instances.
+const modeOnly = "all-enabled"
+
+// slicer reports whether the cluster has a program that creates MIG instances when pods request them.
+func slicer(f *facts.Facts) bool {
+	return slices.ContainsFunc(f.Snapshot.Pods, func(pod corev1.Pod) bool {
+		return slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
+			return words.ContainsAny(c.Image, []string{"instaslice", "accelerator-slicer"})
+		})
+	})
 }
 
 // migOffer contains the allocatable GPU resources on the nodes, and one MIG node for each strategy.
@@ -275,8 +286,8 @@ func (o migOffer) check(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 					finding.FieldEvidence(n.Object(), ".status.allocatable", "%s", facts.GPUText(n.Status.Allocatable)),
 					finding.FieldEvidence(facts.PodObject(pod), ".spec.containers[].resources.limits", "%s", name)),
 				Fix: finding.Fix{
-					Text: fmt.Sprintf("Request what the nodes offer (%s), or change the strategy of the device plugin to %s.",
-						words.Joined(offers), other),
+					Text: fmt.Sprintf("Request what the nodes offer (%s), or change the strategy of the device plugin "+
+						"to %s, which renames the resources that other pods request.", words.Joined(offers), other),
 					Commands: facts.ChangeOperator(f, "mig.strategy", other),
 				},
 			})

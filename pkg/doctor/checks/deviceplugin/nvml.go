@@ -123,6 +123,11 @@ func checkNVML(f *facts.Facts, r *engine.Result, n *facts.Node, waiting []string
 				},
 				Fix: nvmlFix(f, n, pod, class),
 			}
+			if words.ContainsAny(e.Text, []string{noDevices, "NVML: Driver", "NVML: Insuff"}) {
+				found.Title = fmt.Sprintf("the %s finds no GPU through NVML", c)
+			} else if _, failed := facts.LogEvidence(f, pod, nvmlErrors()...); !failed && n.GPUs().SMI != nil {
+				found.Title = fmt.Sprintf("the %s finds no GPU in its container", c)
+			}
 			if class == "" && onDocker(n) {
 				found.Title = fmt.Sprintf(
 					"Docker starts the %s without the NVIDIA runtime, so it finds no NVML library", c)
@@ -200,9 +205,8 @@ func nestedFix(n *facts.Node) (fix finding.Fix, nested bool) {
 		return finding.Fix{
 			Text: "minikube passes GPUs to its node only when the cluster is created. With the driver docker, " +
 				"configure the NVIDIA Container Toolkit for Docker on the host, then create the cluster with --gpus " +
-				"all (minikube start --driver docker --container-runtime docker --gpus all). First delete an " +
-				"existing cluster, including everything in it. --gpus all enables the add-on nvidia-device-plugin; " +
-				"the older nvidia-gpu-device-plugin is only for the driver kvm2.",
+				"all (minikube start --driver docker --container-runtime docker --gpus all), which enables the " +
+				"add-on nvidia-device-plugin. First delete an existing cluster, including everything in it.",
 			Commands: []string{"minikube profile list"},
 		}, true
 	case strings.HasPrefix(n.Spec.ProviderID, "kind://"):
@@ -262,9 +266,9 @@ func nvmlFix(f *facts.Facts, n *facts.Node, pod *corev1.Pod, class string) findi
 	if rc == nil {
 		return finding.Fix{
 			Text: "First run nvidia-smi on the node: without a driver, nothing else helps. If it works, the cause is " +
-				"the runtime: the pod uses the node's default runtime, which is not NVIDIA's, and NVIDIA's runtime " +
-				"has no RuntimeClass. In this case, configure NVIDIA's runtime on the node, then make it the " +
-				"default, or create a RuntimeClass and set it on the plugin." + ignoredSection(n) + nodeadm(n),
+				"the runtime: the pod uses the node's default runtime (the command shows it). If it is not NVIDIA's, " +
+				"configure NVIDIA's runtime on the node, then make it the default, or create a RuntimeClass and set " +
+				"it on the plugin. If it is, generate the node's CDI specification again." + ignoredSection(n) + nodeadm(n),
 			Commands: []string{shell.Command("kubectl gpu-fault runtime show %s", n.Name)},
 		}
 	}

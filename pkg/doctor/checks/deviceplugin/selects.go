@@ -12,6 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts/scheduler"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
 // ofDevices matches the names of DaemonSets that advertise or prepare devices.
@@ -20,19 +21,22 @@ var ofDevices = regexp.MustCompile(`plugin|driver|-dp\b|-ds\b`)
 func selectsNoneCheck() engine.Check {
 	return engine.Check{
 		ID: "dp.selects-none", Layer: finding.LayerDevicePlugin,
-		Title: "the DaemonSet of a device plugin runs on no node, because of a selector or a taint",
+		Title: "the DaemonSet of a device plugin does not run on nodes that need it, because of a selector or a taint",
 		Needs: []engine.Need{engine.NeedAPI},
-		Reads: "DaemonSets of device plugins and drivers of all vendors with 0 desired pods, their node selector, " +
+		Reads: "DaemonSets of device plugins and drivers of all vendors, their number of desired pods, node selector, " +
 			"affinity and tolerations, node labels and taints, unscheduled pods that request the plugin's resource, " +
 			"and pods whose logs show that NCCL found no RDMA device",
 		Why: "Pods are waiting for a resource, but the plugin that advertises it runs on no node, because its " +
 			"DaemonSet selects labels or instance types that are missing or does not tolerate the nodes' taint. " +
-			"Without waiting pods, or if an autoscaler may add nodes, this is normal.",
+			"Without waiting pods, or if an autoscaler may add nodes, this is normal. A plugin that runs on other " +
+			"nodes is reported if a pod selects a node that the plugin's selector excludes, although feature " +
+			"discovery labels its device like that of a node with the plugin.",
 		Explains: []string{
 			"wl.other-accelerator", "sched.none-advertised", "sched.insufficient-other", "sched.all-in-use",
-			"wl.pod-failing",
+			"wl.pod-failing", "sched.node-selector",
 		},
-		Sources: []string{"intel-device-plugins-for-kubernetes#1688", "k8s-device-plugin#1213"},
+		Sources: []string{"intel-device-plugins-for-kubernetes#1688", "k8s-device-plugin#1213",
+			"intel-device-plugins-for-kubernetes#1921", "gpu-operator#550 (ROCm)", "projectbluefin lab#595"},
 		Run: func(f *facts.Facts, r *engine.Result) {
 			if r.Lacks(f, "api/daemonsets") || r.Lacks(f, "api/nodes") {
 				return
@@ -43,6 +47,11 @@ func selectsNoneCheck() engine.Check {
 					continue
 				}
 				resources := facts.ResourcesOf(d.Namespace + "/" + d.Name)
+				if n, pod := twin(f, resources); d.Status.DesiredNumberScheduled > 0 && n != nil &&
+					ofDevices.MatchString(d.Name) && !slices.Contains(resources, "nvidia.com/") &&
+					len(scheduler.MissingLabels(d.Spec.Template.Spec, n)) > 0 {
+					reportSelector(f, r, d, []*facts.Node{n}, []string{pod})
+				}
 				if d.Status.DesiredNumberScheduled > 0 || !ofDevices.MatchString(d.Name) ||
 					slices.Contains(resources, "nvidia.com/") && !unseen(f, d) {
 					continue
@@ -51,7 +60,7 @@ func selectsNoneCheck() engine.Check {
 				if facts.Autoscaled(f) || len(pods) == 0 && !unseen(f, d) {
 					continue
 				}
-				reportSelector(f, r, d, pods)
+				reportSelector(f, r, d, f.Nodes, pods)
 			}
 		},
 	}
@@ -65,13 +74,13 @@ func unseen(f *facts.Facts, d *appsv1.DaemonSet) bool {
 		facts.ComponentOf(d.Spec.Template.Labels, &d.Spec.Template.Spec) == facts.DevicePlugin
 }
 
-// reportSelector reports what keeps the DaemonSet off the node that comes closest to matching: a taint or missing
-// labels.
-func reportSelector(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet, pods []string) {
+// reportSelector reports what keeps the DaemonSet off the one of the nodes that comes closest to matching: a taint or
+// missing labels.
+func reportSelector(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet, nodes []*facts.Node, pods []string) {
 	var nearest, tainted *facts.Node
 	var missing []string
-	for _, n := range f.Nodes {
-		if _, control := n.Labels["node-role.kubernetes.io/control-plane"]; control && len(f.Nodes) > 1 {
+	for _, n := range nodes {
+		if _, control := n.Labels["node-role.kubernetes.io/control-plane"]; control && len(nodes) > 1 {
 			continue
 		}
 		lacks := scheduler.MissingLabels(d.Spec.Template.Spec, n)
@@ -104,6 +113,10 @@ func reportSelector(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet, pods 
 				"that have the device.",
 		},
 	}
+	if len(nodes) < len(f.Nodes) {
+		found.Title = "the device plugin does not run on " + nearest.Name + ", because the node does not have " +
+			strings.Join(missing, " and ") + ", although its device is like that of a node with the plugin"
+	}
 	if unseen(f, d) {
 		near := scheduler.Near(nearest, missing)
 		found.Fix.Text = "Check which nodes have NVIDIA GPUs." + near
@@ -117,6 +130,10 @@ func reportSelector(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet, pods 
 			found.Fix.Commands = append(found.Fix.Commands,
 				shell.Command("kubectl label node %s %s # each node with GPUs", nearest.Name, key+"="+value))
 		}
+	} else if strings.HasPrefix(missing[0], "kmm.node.kubernetes.io/") {
+		found.Fix.Text = "KMM sets this label when it has loaded the driver's module on the node: its build and " +
+			"kmm-worker pods show why it has not. Do not set the label manually."
+		found.Fix.Commands = []string{shell.Command("kubectl get pods -n %s -o wide", d.Namespace)}
 	} else if strings.Contains(missing[0], "instance-type In ") {
 		found.Fix.Text = "Check whether the nodes that need the plugin have such devices. If they do, add their " +
 			"instance types to the list in the DaemonSet's node affinity, in the values or manifest that define it. " +
@@ -131,10 +148,42 @@ func reportSelector(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet, pods 
 	r.Add(found.ForPods(pods...))
 }
 
+// ofDevice matches the labels by which feature discovery shows a display controller, an accelerator or a device of AMD.
+var ofDevice = regexp.MustCompile(
+	`^feature\.node\.kubernetes\.io/(?:pci-(?:03|12)\d\d_|pci-1002|amd-gpu)|^intel\.feature\.node\.kubernetes\.io/gpu$`,
+)
+
+// twin returns a node that a waiting pod selects and that offers none of its resource, although feature discovery shows
+// the same device there as on a node that offers the resource.
+func twin(f *facts.Facts, resources []string) (without *facts.Node, waiting string) {
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		resource := facts.OtherAccelerator(pod)
+		if !facts.Unscheduled(pod) || !words.ContainsAny(string(resource), resources) {
+			continue
+		}
+		offers := func(n *facts.Node) bool { return n.Allocatable(resource) > 0 }
+		selected := scheduler.Keep(f.Nodes, func(n *facts.Node) bool { return scheduler.Selects(pod, n) })
+		if slices.ContainsFunc(selected, offers) {
+			continue // the pod waits for another reason
+		}
+		for _, with := range scheduler.Keep(f.Nodes, offers) {
+			for _, n := range selected {
+				for label, value := range n.Labels {
+					if ofDevice.MatchString(label) && with.Labels[label] == value {
+						return n, pod.Namespace + "/" + pod.Name
+					}
+				}
+			}
+		}
+	}
+	return nil, ""
+}
+
 // reportTaint reports a taint that the DaemonSet does not tolerate.
 func reportTaint(r *engine.Result, d *appsv1.DaemonSet, object finding.Object, n *facts.Node, pods []string) {
 	taint, _ := facts.KeptAway(n, d)
-	r.Add(finding.Finding{
+	found := finding.Finding{
 		Object: object, Confidence: finding.Likely,
 		Title: "the device plugin runs on no node, because it does not tolerate the taint " + taint.ToString(),
 		Evidence: []finding.Evidence{
@@ -143,8 +192,11 @@ func reportTaint(r *engine.Result, d *appsv1.DaemonSet, object finding.Object, n
 		},
 		Fix: finding.Fix{
 			Text: "Add the toleration in the values of the plugin's chart or in the custom resource of its operator. " +
-				"If the installed release has no field for tolerations, upgrade it.",
+				"If it is there already, the CRD of that resource is too old and drops it, because helm upgrade does " +
+				"not update CRDs: apply the CRDs of the operator's release (helm show crds), then uninstall and " +
+				"install the chart of the resource again. If the release has no field for tolerations, upgrade it.",
 			Commands: []string{shell.Command("kubectl get daemonset %s -n %s -o yaml", d.Name, d.Namespace)},
 		},
-	}.ForPods(pods...))
+	}
+	r.Add(found.ForPods(pods...))
 }

@@ -178,7 +178,8 @@ func tellUnread(f *facts.Facts, r *engine.Result) bool {
 			object := finding.Object{Kind: "ConfigMap", Namespace: m.Namespace, Name: m.Name}
 			r.Add(finding.Finding{
 				Object: object, Title: "the device plugin does not read the ConfigMap that shares GPUs",
-				Fix: letRead(f, d, m, name),
+				Confidence: finding.Likely,
+				Fix:        letRead(f, d, m, name),
 				Evidence: []finding.Evidence{
 					finding.FieldEvidence(object, ".data["+name+"]", "sharing of %s", c.shared().Resources[0].Name),
 					finding.FieldEvidence(finding.Object{Kind: "DaemonSet", Namespace: d.Namespace, Name: d.Name},
@@ -298,8 +299,8 @@ func checkConfigs(f *facts.Facts, r *engine.Result, configs pluginConfigs) {
 				Fix: finding.Fix{Text: "Specify an existing configuration (" +
 					words.Joined(words.SortedKeys(configs.in.Data)) +
 					"), or add the missing one.",
-					Commands: []string{shell.Command("kubectl label node %s %s=%s --overwrite", n.Name, configLabel,
-						firstOr(words.SortedKeys(configs.in.Data), "NAME"))}},
+					Commands: []string{shell.Command("kubectl label node %s %s=%s --overwrite # or another one",
+						n.Name, configLabel, firstOr(words.SortedKeys(configs.in.Data), "NAME"))}},
 			})
 			continue
 		}
@@ -317,8 +318,8 @@ func checkConfigs(f *facts.Facts, r *engine.Result, configs pluginConfigs) {
 			fix.Commands = change
 		}
 		r.Add(finding.Finding{
-			Severity: finding.Warning, Object: object,
-			Title: "no node uses the configuration that shares GPUs: no default is set, and no node has the label",
+			Severity: finding.Warning, Object: object, Confidence: finding.Likely,
+			Title: "no node uses the configuration that shares GPUs: no default is known, and no node has the label",
 			Evidence: []finding.Evidence{
 				finding.FieldEvidence(object, ".data", "contains %s", words.Joined(words.SortedKeys(configs.in.Data))),
 				finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "nodes", "no node has label %s", configLabel),
@@ -452,7 +453,8 @@ func checkMPS(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			found.Evidence = append(found.Evidence,
 				finding.FieldEvidence(n.Object(), ".metadata.labels", "no nvidia.com/mps.capable=true"))
 			found.Fix = finding.Fix{
-				Text:     "Enable feature discovery, which sets the label (gfd.enabled=true in the chart), or set the label manually.",
+				Text: "Enable feature discovery, which sets the label (gfd.enabled=true in the chart), or set " +
+					"the label manually.",
 				Commands: []string{shell.Command("kubectl label node %s nvidia.com/mps.capable=true", n.Name)},
 			}
 			if h, ok := facts.ReleaseOf(f, facts.ChartDevicePlugin); ok {
@@ -460,7 +462,8 @@ func checkMPS(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			}
 		default:
 			found.Fix = finding.Fix{
-				Text: "Stop any MPS daemon on the host, check that no GPU on the node is in MIG mode, then restart the control daemon and the plugin.",
+				Text: "Stop any MPS daemon on the host, check that no GPU on the node is in MIG mode, then restart " +
+					"the control daemon (which ends the programs that use it) and the plugin.",
 			}
 			for _, d := range daemons {
 				found.Fix.Commands = append(found.Fix.Commands, facts.RestartPod(d.Namespace, d.Name))

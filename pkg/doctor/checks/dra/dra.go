@@ -117,6 +117,7 @@ func checkClass(
 	)
 	at := slices.IndexFunc(f.DeviceClasses, func(d resourcev1.DeviceClass) bool { return d.Name == class })
 	ours := strings.HasSuffix(class, "nvidia.com") || strings.Contains(class, "gpu") && !facts.OfOthers(class)
+	other := ""
 	driver := facts.DRAForGPUs
 	if at >= 0 {
 		for _, s := range f.DeviceClasses[at].Spec.Selectors {
@@ -126,13 +127,19 @@ func checkClass(
 			if s.CEL != nil && strings.Contains(s.CEL.Expression, draDomain) {
 				driver = draDomain
 			}
+			if s.CEL == nil {
+				continue
+			}
+			if m := ofDriver.FindStringSubmatch(s.CEL.Expression); m != nil && !strings.HasSuffix(m[1], "nvidia.com") {
+				other = m[1]
+			}
 		}
 	}
 	if strings.HasPrefix(class, "compute-domain") {
 		driver = draDomain
 	}
-	if !ours {
-		return ofOther(f, pod, class, at, evidence)
+	if !ours || other != "" {
+		return ofOther(f, pod, other, evidence)
 	}
 	install :=
 		[]string{shell.Command("helm install %s %s --repo %s -n %s --create-namespace --set resources.gpus.enabled=true --set gpuResourcesEnabledOverride=true",
@@ -173,6 +180,9 @@ func checkClass(
 					"operator, devicePlugin.enabled=false): otherwise both allocate the same GPUs."
 			}
 		}
+		if !strings.HasSuffix(class, "nvidia.com") { // NVIDIA's chart does not create the class
+			install = []string{"kubectl get deviceclasses"}
+		}
 		return claimFinding(pod, evidence, title, finding.Fix{Text: text, Commands: install}), true
 	case total == 0:
 		evidence = append(evidence,
@@ -183,7 +193,8 @@ func checkClass(
 			return found, true
 		}
 		fix := finding.Fix{
-			Text:     "Run NVIDIA's DRA driver on the GPU nodes, and enable GPUs in its chart: they are disabled by default.",
+			Text: "Run NVIDIA's DRA driver on the GPU nodes, and enable GPUs in its chart: they are disabled by " +
+				"default. Disable the device plugin on them first.",
 			Commands: install,
 		}
 		if d := serving(f); d != nil {
@@ -202,7 +213,17 @@ func checkClass(
 				Commands: []string{"kubectl get pods -A | grep dra-driver"},
 			}
 		}
-		return claimFinding(pod, evidence, "no ResourceSlice offers a device for the claim", fix), true
+		title := "no ResourceSlice offers a device for the claim"
+		if len(f.GPUNodes) == 0 && serving(f) != nil && serving(f).Status.DesiredNumberScheduled == 0 {
+			title = "the cluster has no GPU node, so no ResourceSlice offers a device for the claim"
+			fix = finding.Fix{
+				Text: "Add a GPU node, or keep at least one in the node pool: an autoscaler does not know which devices " +
+					"the nodes of an empty pool would offer. GKE's autoscaler knows them if the pool's nodes have the " +
+					"label cloud.google.com/gke-nvidia-gpu-dra-driver=true: set it on the node pool (--node-labels). " +
+					"The driver and the claim need no change.",
+			}
+		}
+		return claimFinding(pod, evidence, title, fix), true
 	case free == 0:
 		evidence = append(evidence,
 			finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "ResourceSlices", "%s of %s, all allocated",
@@ -217,8 +238,9 @@ func checkClass(
 	}
 	found := claimFinding(pod, append(evidence, finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "ResourceSlices",
 		"%s of %s, %d not allocated", count.Of(total, "device"), driver, free)),
-		"devices are free, but none matches the claim", finding.Fix{
-			Text: "Compare the claim's selectors, count and constraints with the attributes of the devices, and the pod's node selector with the devices' nodes.",
+		"devices are not allocated, but the scheduler can allocate none to the claim", finding.Fix{
+			Text: "Compare the claim's selectors, count and constraints with the attributes and taints of the " +
+				"devices, and the pod's node selector with the devices' nodes.",
 			Commands: []string{
 				shell.Command("kubectl get resourceclaim %s -n %s -o yaml", claim.Name, claim.Namespace),
 				"kubectl get resourceslices -o yaml",
@@ -236,34 +258,22 @@ func checkClass(
 // ofDriver matches the driver that a DeviceClass selects.
 var ofDriver = regexp.MustCompile(`device\.driver == ["']([\w.-]+)["']`)
 
-// ofOther returns the finding about a claim for a GPU from another vendor, whose driver offers no devices. at is the
-// index of the DeviceClass.
+// ofOther returns the finding about a claim for a GPU of a driver that is not NVIDIA's and offers no devices.
 func ofOther(
-	f *facts.Facts, pod *corev1.Pod, class string, at int, evidence []finding.Evidence,
+	f *facts.Facts, pod *corev1.Pod, driver string, evidence []finding.Evidence,
 ) (found finding.Finding, ok bool) {
-	if at < 0 || !facts.OfOthers(class) {
+	total, _ := devices(f, driver)
+	if driver == "" || !strings.Contains(driver, "gpu") && !facts.OfOthers(driver) || total > 0 {
 		return found, false
 	}
-	for _, s := range f.DeviceClasses[at].Spec.Selectors {
-		if s.CEL == nil {
-			continue
-		}
-		driver := ofDriver.FindStringSubmatch(s.CEL.Expression)
-		if driver == nil {
-			continue
-		}
-		if total, _ := devices(f, driver[1]); total == 0 {
-			evidence = append(evidence, finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "ResourceSlices",
-				"no slice of the driver %s has a device", driver[1]))
-			return claimFinding(pod, evidence, "no ResourceSlice of "+driver[1]+" offers a device for the claim",
-				finding.Fix{
-					Text: "Run the vendor's DRA driver on the GPU nodes. If its pods are running there, their logs " +
-						"show why they publish no devices.",
-					Commands: []string{"kubectl get pods -A -o wide", "kubectl get resourceslices"},
-				}), true
-		}
-	}
-	return found, false
+	evidence = append(evidence, finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "ResourceSlices",
+		"no slice of the driver %s has a device", driver))
+	return claimFinding(pod, evidence, "no ResourceSlice of "+driver+" offers a device for the claim",
+		finding.Fix{
+			Text: "Run the vendor's DRA driver on the GPU nodes. If its pods are running there, their logs show why " +
+				"they publish no devices.",
+			Commands: []string{"kubectl get pods -A -o wide", "kubectl get resourceslices"},
+		}), true
 }
 
 // serving returns the DaemonSet of the DRA driver if its GPU plugin is enabled, or nil.
@@ -320,7 +330,7 @@ func devices(f *facts.Facts, driver string) (total, free int) {
 	for i := range f.ResourceClaims {
 		if a := f.ResourceClaims[i].Status.Allocation; a != nil {
 			for _, d := range a.Devices.Results {
-				if d.Driver == driver {
+				if d.Driver == driver && (d.AdminAccess == nil || !*d.AdminAccess) {
 					taken[[2]string{d.Pool, d.Device}] = true
 				}
 			}
@@ -415,8 +425,8 @@ func checkPrepare(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 			Evidence: []finding.Evidence{finding.Clipped(facts.Quote(e))},
 			Fix: finding.Fix{
 				Text: "Fix the cause named at the end of the message. If it names no cause, restart the driver's " +
-					"plugin on the node. If the error persists, delete the pod and the claim, so that another device " +
-					"is allocated.",
+					"plugin on the node. If the error persists, delete the pod, and the claim if no other pod uses " +
+					"it, so that another device is allocated.",
 			},
 		}
 		if strings.Contains(e.Message, "is not registered") {

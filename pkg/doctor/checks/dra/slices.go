@@ -103,7 +103,7 @@ func checkSlice(f *facts.Facts, r *engine.Result, s *resourcev1.ResourceSlice) {
 			Severity: finding.Warning, Object: object, Title: "the slice offers devices on a node that does not exist",
 			Evidence: []finding.Evidence{place},
 			Fix: finding.Fix{
-				Text:     "Delete the slice: its driver was removed with the node.",
+				Text:     "If the node was removed permanently, delete the slice.",
 				Commands: []string{shell.Command("kubectl delete resourceslice %s", s.Name)},
 			},
 		})
@@ -186,11 +186,9 @@ func doubleCheck() engine.Check {
 					continue
 				}
 				fix := finding.Fix{
-					Text:     "Use only one of them for GPUs: disable the device plugin, or GPUs in the DRA driver.",
-					Commands: facts.ChangeOperator(f, "devicePlugin.enabled", false),
-				}
-				if h, ok := facts.ReleaseOf(f, facts.ChartDRA); ok {
-					fix.Commands = append(fix.Commands, "# or: "+facts.HelmUpgrade(h, "resources.gpus.enabled=false"))
+					Text: "Use only one of them for GPUs: disable the one that no pod uses, the device plugin or " +
+						"GPUs in the DRA driver (devicePlugin.enabled or resources.gpus.enabled in their charts).",
+					Commands: []string{"kubectl get resourceclaims -A"},
 				}
 				r.Add(finding.Finding{
 					Severity: finding.Warning, Object: n.Object(),
@@ -211,7 +209,7 @@ func doubleCheck() engine.Check {
 
 func imexCheck() engine.Check {
 	return engine.Check{
-		ID: "imex.domain", Layer: finding.LayerDRA,
+		ID: "imex.domain", Symptom: engine.Precise, Layer: finding.LayerDRA,
 		Title: "a compute domain does not become ready",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
 		Reads: "the status of ComputeDomains, pods that are waiting for their channels, the host's nvidia-imex.service, and the kernel log",
@@ -281,7 +279,8 @@ func checkHostIMEX(f *facts.Facts, r *engine.Result) (told map[string]bool) {
 			Title:    "the host runs its own IMEX daemon, which conflicts with the daemons of compute domains",
 			Evidence: evidence,
 			Fix: finding.Fix{
-				Text:     "Disable the host's IMEX daemon, and restart the DRA driver's pods on the node.",
+				Text: "Unless programs outside Kubernetes use it, disable the host's IMEX daemon, and restart the " +
+					"DRA driver's pods on the node.",
 				Commands: []string{disableIMEX(n)},
 			},
 		})
@@ -364,10 +363,39 @@ func checkDomain(f *facts.Facts, r *engine.Result, u unstructured.Unstructured, 
 			})
 		}
 		found.Fix.Text =
-			"Disable the host's IMEX daemon on the domain's nodes, then delete the domain's daemon pods there, so that they are recreated."
+			"Find the process. If it is the host's IMEX daemon, disable it on the domain's nodes, then delete the " +
+				"domain's daemon pods there, so that they are recreated."
 		found.Fix.Commands = append([]string{disableIMEX(n)}, found.Fix.Commands...)
 	}
+	if text := missingMembers(f, u, len(members)); text != "" {
+		found.Evidence = append(found.Evidence,
+			finding.FieldEvidence(object, ".status.nodes, and .spec.numNodes", "%s", text))
+	}
 	r.Add(found)
+}
+
+// missingMembers returns evidence that pods which would add nodes to a domain are not scheduled, if the domain waits
+// for more nodes than have joined it:
+//
+//	10 of 18 nodes; not scheduled: 8 pods, such as NAME(, held by gate NAME)
+func missingMembers(f *facts.Facts, u unstructured.Unstructured, joined int) string {
+	wants, _, _ := unstructured.NestedInt64(u.Object, "spec", "numNodes")
+	held, first := 0, ""
+	for _, pod := range f.ClaimPods {
+		if pod.Namespace != u.GetNamespace() || !facts.Unscheduled(pod) || !usesDomain(u, pod) {
+			continue
+		}
+		held, first = held+1, pod.Name
+		for _, gate := range pod.Spec.SchedulingGates {
+			first += ", held by gate " + gate.Name
+			break
+		}
+	}
+	if held == 0 || int64(joined) >= wants {
+		return ""
+	}
+	return fmt.Sprintf("%d of %s; not scheduled: %s, such as %s", joined, count.Of(int(wants), "node"),
+		count.Of(held, "pod"), first)
 }
 
 // sessionInUse finds the log line in which a domain's daemon reports that another process owns the IMEX session.

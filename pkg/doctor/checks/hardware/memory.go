@@ -273,5 +273,5 @@ func linkError(e xid.Event) (finding.Severity, string) {
 	case e.Code != 74 && slices.Contains(facts.NVLinkCodes(), e.Code) && linkNonfatal(e.Body):
 		return finding.Info, fmt.Sprintf("an NVLink of the GPU had a nonfatal error (XID %d)", e.Code)
 	}
-	return finding.Error, fmt.Sprintf("an NVLink of the GPU had a fatal error (XID %d)", e.Code)
+	return finding.Error, fmt.Sprintf("a fatal error occurred on an NVLink of the GPU (XID %d)", e.Code)
 }

@@ -152,7 +152,7 @@ func denied(
 			}
 			break
 		}
-		issue.Title = fmt.Sprintf("the NetworkPolicy %s allows DNS, but not to the DNS server's pods",
+		issue.Title = fmt.Sprintf("the NetworkPolicy %s allows DNS traffic, but not to the DNS server's pods",
 			m.policy.Name)
 		issue.Fix = finding.Fix{
 			Text:     "Allow the DNS server's pods.",

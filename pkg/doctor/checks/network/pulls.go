@@ -281,6 +281,9 @@ func pullFix(f *facts.Facts, pod *corev1.Pod, p pulling) (string, finding.Fix) {
 		}
 		return "the image's registry denies access: no valid credentials for the image", fix
 	case "name":
+		if fix, ok := operandFix(f, pod, p.image); ok && strings.HasPrefix(fix.Text, setByPolicy) {
+			return "the image reference is not valid: the ClusterPolicy sets it incompletely or incorrectly", fix
+		}
 		return "the image reference is not valid", finding.Fix{
 			Text: "Correct the image's name: " + p.image + ".", Commands: facts.EditCommands(pod),
 		}
@@ -293,6 +296,9 @@ func pullFix(f *facts.Facts, pod *corev1.Pod, p pulling) (string, finding.Fix) {
 		Commands: append(try, facts.EditCommands(pod)...),
 	}
 }
+
+// setByPolicy is the beginning of the fix for an image that the ClusterPolicy sets.
+const setByPolicy = "The ClusterPolicy sets the image in "
 
 // operandFix returns a fix that corrects an operand's image. The GPU operator reverts other changes to its DaemonSets.
 func operandFix(f *facts.Facts, pod *corev1.Pod, image string) (finding.Fix, bool) {
@@ -314,9 +320,9 @@ func operandFix(f *facts.Facts, pod *corev1.Pod, image string) (finding.Fix, boo
 	spec, _, _ := unstructured.NestedMap(policy.Object, "spec")
 	if field := fieldWith(spec, ".spec", version); field != "" {
 		return finding.Fix{
-			Text: "The ClusterPolicy sets the image in " + field + ": correct the repository, image or version " +
-				"(through the values of the operator's chart), or remove them, so that the operator uses its " +
-				"release's defaults.",
+			Text: setByPolicy + field + ": correct the repository, image or version there (through the values of the " +
+				"operator's chart; for the driver nvcr.io/nvidia, driver and a version), or remove all three, so that " +
+				"the operator uses its release's defaults.",
 			Commands: []string{shell.Command("kubectl get clusterpolicy %s -o yaml", policy.GetName())},
 		}, true
 	}

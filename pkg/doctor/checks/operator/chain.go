@@ -67,7 +67,8 @@ func initChainCheck() engine.Check {
 		Doc: "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/troubleshooting.html",
 		Sources: []string{"gpu-operator#161", "gpu-operator#280", "gpu-operator#378", "gpu-operator#448",
 			"gpu-operator#487", "gpu-operator#579", "gpu-operator#1043",
-			"gpu-operator#1518", "gpu-operator#1982", "azure-nvidia-robotics-reference-architecture#441"},
+			"gpu-operator#1518", "gpu-operator#1982", "azure-nvidia-robotics-reference-architecture#441",
+			"cloud-native-stack#95"},
 		Run: func(f *facts.Facts, r *engine.Result) {
 			if r.Lacks(f, "api/pods") {
 				return
@@ -214,7 +215,7 @@ func (l link) made(f *facts.Facts, pod *corev1.Pod) (linkState, facts.PodTrouble
 			pod.Status.Phase,
 			pod.CreationTimestamp.UTC().Format(time.RFC3339))}
 		return linkStarting, t
-	case t.Init && t.Container != "k8s-driver-manager" && t.Waits:
+	case t.Init && !slices.Contains([]string{"k8s-driver-manager", "mofed-validation"}, t.Container) && t.Waits:
 		return linkStarting, t // the pod is waiting for an earlier link, which has been checked
 	}
 	return linkBroken, t
@@ -283,6 +284,10 @@ func (l link) finding(f *facts.Facts, n *facts.Node, t facts.PodTrouble) finding
 		Object: n.Object(), Evidence: t.Evidence, Confidence: finding.Likely,
 		Title: "the GPU operator's pods are waiting for the " + l.name + ", the first broken link in the startup chain",
 		Fix:   l.fix(f, t),
+	}
+	if t.Container == "mofed-validation" { // a signature explains it
+		found.Evidence = append(found.Evidence,
+			finding.Evidence{Source: "init container", Text: "waits in " + t.Container})
 	}
 	if l.file == "toolkit-ready" && slices.Contains(
 		[]string{"CreateContainerError", "RunContainerError", "StartError"}, t.Reason,
@@ -367,12 +372,14 @@ func (l link) fix(f *facts.Facts, t facts.PodTrouble) finding.Fix {
 		}
 	case "cuda-ready":
 		return finding.Fix{
-			Text:     "A simple CUDA program fails on the node although the driver and toolkit are ready. Its log contains the CUDA error; on nodes with NVSwitches, check the Fabric Manager first.",
+			Text: "A simple CUDA program does not succeed on the node although the driver and toolkit are ready. Its " +
+				"log contains the CUDA error; on nodes with NVSwitches, check the Fabric Manager first.",
 			Commands: see,
 		}
 	}
 	return finding.Fix{
-		Text:     "The operator's validator cannot get a GPU: it requests one, and waits while all are in use. Free a GPU, or delete the validator's pod when a GPU is free.",
+		Text: "The operator's validator requests a GPU, and waits while all are in use. Free a GPU, or delete the " +
+			"validator's pod when a GPU is free.",
 		Commands: append(see, facts.RestartPod(pod.Namespace, pod.Name)),
 	}
 }

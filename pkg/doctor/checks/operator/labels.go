@@ -71,6 +71,7 @@ func checkMIGManager(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		r.Pass(n.Object())
 		return
 	}
+	inUse := false
 	for _, pod := range pods {
 		if e, ok := facts.LogEvidence(
 			f,
@@ -84,17 +85,26 @@ func checkMIGManager(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		); ok && !slices.Contains(found.Evidence, e) {
 			found.Evidence = append(found.Evidence, e)
 		}
+		inUse = inUse || strings.Contains(found.Evidence[len(found.Evidence)-1].Text, "in use by")
 		engine.LacksLog(f, r, pod)
 	}
 	found.Fix = finding.Fix{
-		Text: "Stop all processes that use the node's GPUs, then request the configuration again: the manager acts when the label changes. Add host services that hold GPUs to its " +
-			"gpu-clients ConfigMap. If a GPU needs a reboot, set WITH_REBOOT=true in migManager.env.",
-		Commands: []string{shell.Command("kubectl drain %s --ignore-daemonsets --delete-emptydir-data", n.Name)},
+		Text: "Fix the cause that the manager's log shows: a configuration that the GPU does not support, processes " +
+			"that use the GPUs (add host services to its gpu-clients ConfigMap), or a required reboot " +
+			"(WITH_REBOOT=true in migManager.env). Then request the configuration again.",
+	}
+	if inUse {
+		found.Fix.Commands = []string{
+			shell.Command("kubectl drain %s --ignore-daemonsets --delete-emptydir-data", n.Name),
+		}
 	}
 	if want := n.Labels[config]; want != "" {
 		found.Fix.Commands = append(found.Fix.Commands,
 			shell.Command("kubectl label node %s %s-", n.Name, config),
-			shell.Command("kubectl label node %s %s=%s", n.Name, config, want), facts.Uncordon(n))
+			shell.Command("kubectl label node %s %s=%s", n.Name, config, want))
+	}
+	if inUse {
+		found.Fix.Commands = append(found.Fix.Commands, facts.Uncordon(n))
 	}
 	if len(pods) == 0 {
 		found.Fix = finding.Fix{Text: "Enable the MIG manager, or partition the GPUs manually and remove the label.",
@@ -139,7 +149,7 @@ func gfdCheck() engine.Check {
 	return engine.Check{
 		ID:    "gfd.labels",
 		Layer: finding.LayerOperator,
-		Title: "GPU feature discovery runs, but its labels are missing",
+		Title: "GPU feature discovery is running, but its labels are missing",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "label nvidia.com/gpu.product of nodes that run GPU feature discovery, and the logs of GPU feature discovery and NFD's master",
 		Why: "GPU feature discovery passes its labels to NFD. It finds no GPU if it starts before the driver is ready, and NFD rejects labels in namespaces that are not configured. " +
@@ -258,7 +268,7 @@ func checkPeermem(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		}
 	}
 	var evidence []finding.Evidence
-	ready, severity := false, finding.Warning
+	ready, failed, severity := false, false, finding.Warning
 	for _, pod := range facts.Current(n, facts.Driver) {
 		for _, s := range pod.Status.ContainerStatuses {
 			if s.Name != "nvidia-peermem-ctr" {
@@ -271,7 +281,7 @@ func checkPeermem(f *facts.Facts, r *engine.Result, n *facts.Node) {
 				f, pod, "could not insert 'nvidia_peermem'", "could not insert 'nvidia-peermem'",
 				"Module nvidia-peermem not found", "Module nvidia_peermem not found",
 			); ok {
-				severity = finding.Error // the driver's pod is not ready, and neither is the operator
+				failed, severity = true, finding.Error // the driver's pod is not ready, and neither is the operator
 				evidence = append(evidence, facts.PodEvidence(f, pod, s)...)
 				if !slices.Contains(evidence, e) {
 					evidence = append(evidence, e)
@@ -295,16 +305,17 @@ func checkPeermem(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		return
 	}
 	fix := finding.Fix{
-		Text: "Rebuild the driver now that the network driver is loaded: delete the driver's pod. If the host has its own MOFED, set driver.rdma.useHostMofed. With open kernel modules and Linux 5.12 " +
-			"or later, use DMA-BUF instead of the module.",
+		Text: "With open kernel modules and Linux 5.12 or later, use DMA-BUF instead of nvidia_peermem. Otherwise, " +
+			"rebuild the driver now that the network driver is loaded: delete the driver's pod when no pod uses the " +
+			"node's GPUs. If the host has its own MOFED, set driver.rdma.useHostMofed.",
 		Commands: facts.ChangeOperator(f, "driver.rdma.enabled", true),
 	}
-	if pods := facts.Current(n, facts.Driver); len(pods) > 0 {
+	if pods := facts.Current(n, facts.Driver); failed {
 		fix.Commands = []string{facts.RestartPod(pods[0].Namespace, pods[0].Name)}
 	}
 	r.Add(finding.Finding{
 		Severity: severity, Confidence: finding.Likely, Object: n.Object(),
-		Title: "network cards cannot read GPU memory directly: nvidia_peermem is not loaded", Evidence: evidence,
+		Title: "network cards cannot read GPU memory directly (GPUDirect RDMA)", Evidence: evidence,
 		Fix: fix,
 	})
 }

@@ -343,7 +343,8 @@ func checkReleases(f *facts.Facts, r *engine.Result) {
 		}
 		if h.Revision > 1 {
 			fix.Commands = append(
-				fix.Commands, shell.Command("helm rollback %s %d -n %s", h.Name, h.Revision-1, h.Namespace),
+				fix.Commands, shell.Command("helm rollback %s %d -n %s # if this revision was deployed",
+					h.Name, h.Revision-1, h.Namespace),
 			)
 		}
 		severity := finding.Warning

@@ -45,8 +45,8 @@ func unbalanced(
 		Object:   full.Object(),
 		Severity: finding.Info, Confidence: finding.Likely,
 		Fix: finding.Fix{
-			Text: "Remove the host name from the node selector or affinity, and spread the pods across the nodes " +
-				"instead.",
+			Text: "If the pods may run on the idle node, remove the requirements that only this node meets from " +
+				"their node selector or affinity, and spread the pods across the nodes instead.",
 			Values: "topologySpreadConstraints:\n- maxSkew: 1\n  topologyKey: kubernetes.io/hostname\n  " +
 				"whenUnsatisfiable: ScheduleAnyway\n  labelSelector: {matchLabels: {}} # your pods' labels\n",
 		},
@@ -123,7 +123,7 @@ func tied(s *scheduler.Scheduler, n, twin *facts.Node) (holding, waiting []*core
 	only := func(pod *corev1.Pod) bool {
 		// DaemonSets and Kueue's topology-aware scheduling bind pods to nodes by design.
 		return !facts.OfDaemonSet(pod) && !facts.OfKueue(pod) && len(facts.GPUDemand(pod)) > 0 &&
-			scheduler.Selects(pod, n) && !scheduler.Selects(pod, twin)
+			scheduler.Selects(pod, n) && !scheduler.Selects(pod, twin) && !scheduler.Foreign(pod, twin)
 	}
 	for _, pod := range n.Pods {
 		if !facts.Ended(pod) && only(pod) {

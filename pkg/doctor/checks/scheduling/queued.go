@@ -77,8 +77,8 @@ func checkPlacers(f *facts.Facts, r *engine.Result, waits []string) bool {
 			}},
 			Fix: finding.Fix{
 				Text: "Until the controller is running, no work leaves its queues, and its webhooks may reject new " +
-					"pods. The controller's log contains the reason. If it names a feature gate or setting, disable " +
-					"that feature gate or setting.",
+					"pods. The controller's log contains the reason: correct the feature gate, setting or permission " +
+					"that it names.",
 				Commands: []string{shell.Command("kubectl -n %s logs %s -c %s --previous --tail=60",
 					pod.Namespace, pod.Name, trouble.Container)},
 			},

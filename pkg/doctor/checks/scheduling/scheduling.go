@@ -148,17 +148,26 @@ func reportPending(f *facts.Facts, r *engine.Result, id string) {
 	}
 }
 
-// predecessor returns a pod that holds GPUs and belongs to an older ReplicaSet of the pod's Deployment, or nil if there
-// is none.
+// updated returns the name of the Deployment or Knative service whose updates replace a pod, and the name of the pod's
+// generation: its ReplicaSet or revision.
+func updated(pod *corev1.Pod) (name, generation string) {
+	if revision := pod.Labels["serving.knative.dev/revision"]; revision != "" {
+		return pod.Labels["serving.knative.dev/configuration"], "revision " + revision
+	}
+	return facts.DeploymentOf(pod)
+}
+
+// predecessor returns a pod that holds GPUs and belongs to an older generation of the pod's owner, or nil if there is
+// none.
 func predecessor(f *facts.Facts, pod *corev1.Pod) *corev1.Pod {
-	deployment, set := facts.DeploymentOf(pod)
-	if deployment == "" {
+	owner, generation := updated(pod)
+	if owner == "" {
 		return nil
 	}
 	for i := range f.Snapshot.Pods {
 		old := &f.Snapshot.Pods[i]
-		other, itsSet := facts.DeploymentOf(old)
-		if old.Namespace == pod.Namespace && other == deployment && itsSet != set && old.Spec.NodeName != "" &&
+		other, its := updated(old)
+		if old.Namespace == pod.Namespace && other == owner && its != generation && old.Spec.NodeName != "" &&
 			old.DeletionTimestamp == nil && !facts.Ended(old) && f.AsksForGPU(old) &&
 			old.CreationTimestamp.Before(&pod.CreationTimestamp) {
 			return old
@@ -167,14 +176,16 @@ func predecessor(f *facts.Facts, pod *corev1.Pod) *corev1.Pod {
 	return nil
 }
 
-// describeDeadlock describes a rolling update that is waiting for the GPUs of the pods that it replaces.
+// describeDeadlock describes a rolling update that is waiting for the GPUs of the pods that it replaces. The fix for
+// revisions of Knative is in a signature.
 func describeDeadlock(pod, old *corev1.Pod, issue *finding.Finding) {
-	deployment, _ := facts.DeploymentOf(pod)
+	deployment, _ := updated(pod)
+	_, generation := updated(old)
 	issue.Severity, issue.Confidence = finding.Error, finding.Likely
 	issue.Title = "the rolling update is deadlocked: the new pod needs the GPUs that the Deployment's old pod holds"
 	issue.Evidence = append(
-		[]finding.Evidence{finding.FieldEvidence(facts.PodObject(old), ".metadata.ownerReferences",
-			"%s, running on %s", metav1.GetControllerOf(old).Name, old.Spec.NodeName)},
+		[]finding.Evidence{finding.FieldEvidence(facts.PodObject(old), ".metadata", "%s, running on %s", generation,
+			old.Spec.NodeName)},
 		issue.Evidence...)
 	issue.Fix = finding.Fix{
 		Text: "Let the Deployment delete the old pod first: use the strategy Recreate, or set maxSurge to 0 and " +
@@ -211,12 +222,12 @@ func checkTopology(f *facts.Facts, r *engine.Result) {
 			}
 		}
 		r.Add(finding.Finding{
-			Title:  "the kubelet's topology manager could not allocate the GPUs and CPUs from a single NUMA node",
+			Title:  "the kubelet's topology manager could not align the pod's GPUs and CPUs with NUMA nodes",
 			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Evidence: evidence,
 			Fix: finding.Fix{
 				Text: "Request no more CPUs and GPUs than one NUMA node has, or relax topologyManagerPolicy (to " +
-					"best-effort) in the kubelet's configuration. The kubelet does not retry a rejected pod: its " +
-					"owner must create a new one.",
+					"best-effort) in the kubelet's configuration. The kubelet does not retry a rejected pod: delete " +
+					"it, and recreate it if it has no controller.",
 				Commands: []string{shell.Command("kubectl -n %s delete pod %s", pod.Namespace, pod.Name)},
 			},
 		})
@@ -285,17 +296,16 @@ func checkAdmission(f *facts.Facts, r *engine.Result) {
 		restart, tooEarly := early(f, pod)
 		switch {
 		case outOf:
-			issue.Title = "the pod was bound to a node without enough free GPUs, bypassing the scheduler"
-			issue.Fix.Text = "Delete the failed pod. If its template sets spec.nodeName, remove the field. " +
-				"Otherwise, find out what else binds pods: a second scheduler, or Karpenter before 0.9, which binds " +
-				"pods before the device plugin is ready."
+			issue.Title = "the kubelet rejected the pod, because its node did not have enough free GPUs"
+			issue.Fix.Text = "Delete the failed pod. If this happens again, find out what binds pods while the " +
+				"device plugin is not ready or the GPUs are in use: spec.nodeName in the template, a second " +
+				"scheduler, or Karpenter before 0.9."
 		case tooEarly:
 			issue.Title = "the kubelet admitted the pod before the device plugin had registered, which happens after " +
 				"a restart"
-			issue.Cause = "After a restart of the node, the kubelet or the container runtime, the kubelet admits the " +
-				"node's pods again. Until the device plugin has registered, the kubelet has no GPUs for the pods, " +
-				"and rejects them permanently. If only the kubelet was restarted, newer kubelets do not reject pods " +
-				"that were already running (kubernetes#118559)."
+			issue.Cause = "After a restart, the kubelet admits the node's pods again. Until the device plugin has " +
+				"registered, the kubelet has no GPUs for them, and rejects them permanently. If only the kubelet was " +
+				"restarted, newer kubelets do not reject pods that were already running (kubernetes#118559)."
 			issue.Confidence, issue.Evidence = finding.Possible, append(issue.Evidence, restart...)
 			issue.Fix.Text = "Delete the failed pods: controllers recreate them, but a pod without a controller must " +
 				"be recreated manually. Drain a node before you restart it."

@@ -82,7 +82,7 @@ func reportAgent(
 	}
 	object := finding.Object{Kind: "DaemonSet", Namespace: absent.Namespace, Name: absent.Name}
 	found := finding.Finding{
-		Title: fmt.Sprintf("DaemonSet %s/%s, which provides %s to the pod, has no pod on the node", absent.Namespace,
+		Title: fmt.Sprintf("DaemonSet %s/%s, which also mounts %s, has no pod on the node", absent.Namespace,
 			absent.Name, words.Clip(v.HostPath.Path)),
 		Object: facts.PodObject(pod), Subject: object, Nodes: facts.OnNode(pod), Confidence: finding.Likely,
 		Evidence: []finding.Evidence{said},
@@ -91,13 +91,13 @@ func reportAgent(
 	if taint, kept := facts.KeptAway(n, absent); kept {
 		found.Evidence = append(found.Evidence, finding.FieldEvidence(n.Object(), ".spec.taints", "%s",
 			facts.TaintText(&taint)))
-		found.Fix = finding.Fix{Text: fmt.Sprintf("Add a toleration for the taint %s to the DaemonSet, then delete "+
-			"the GPU pod so that it is recreated.", facts.TaintText(&taint))}
+		found.Fix = finding.Fix{Text: fmt.Sprintf("Add a toleration for the taint %s to the DaemonSet, then "+
+			"recreate the GPU pod.", facts.TaintText(&taint))}
 	} else if missing := scheduler.MissingLabels(absent.Spec.Template.Spec, n); len(missing) > 0 {
 		found.Evidence = append(found.Evidence, finding.FieldEvidence(object,
 			".spec.template.spec nodeSelector and affinity", "%s", words.Joined(missing)))
 		found.Fix = finding.Fix{Text: "Change the DaemonSet's nodeSelector and affinity so that they select the " +
-			"node, or run the GPU pod on a node that they select. Then delete the GPU pod so that it is recreated."}
+			"node, or run the GPU pod on a node that they select. Then recreate the GPU pod."}
 	} else {
 		return // the pod is missing for another reason, perhaps temporarily
 	}

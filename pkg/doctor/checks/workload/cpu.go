@@ -96,17 +96,20 @@ func checkCPUMode(f *facts.Facts, r *engine.Result) {
 			continue
 		}
 		troubles := f.Troubles(pod)
-		if evidence := hidden(pod); len(evidence) > 0 {
+		if evidence := hidden(f, pod); len(evidence) > 0 {
 			severity := finding.Warning
-			if len(troubles) > 0 {
+			if ownReason(f, pod, troubles) {
+				severity = finding.Info // the pod fails for a reason of its own
+			} else if len(troubles) > 0 {
 				severity = finding.Error
 			}
 			issue := finding.Finding{
 				Title: "an environment variable hides the pod's GPUs from the program", Object: facts.PodObject(pod),
 				Nodes: facts.OnNode(pod), Severity: severity, Evidence: evidence, Own: true,
+				Confidence: finding.Likely, // CDI injects GPUs regardless of NVIDIA_VISIBLE_DEVICES
 				Fix: finding.Fix{
-					Text: "Remove the variable: the device plugin or the runtime sets it to the GPUs that are " +
-						"allocated to the pod.",
+					Text: "If the program should use its GPUs, remove the variable: without it, the program sees the " +
+						"GPUs that are allocated to the pod.",
 					Commands: facts.EditCommands(pod),
 				},
 			}
@@ -193,8 +196,10 @@ func launcher(pod *corev1.Pod) bool {
 }
 
 // hidden returns the variables that hide GPUs from the containers to which they are assigned.
-func hidden(pod *corev1.Pod) []finding.Evidence {
+func hidden(f *facts.Facts, pod *corev1.Pod) []finding.Evidence {
 	var all []finding.Evidence
+	n := f.Node(pod.Spec.NodeName)
+	injected := len(pod.Spec.ResourceClaims) > 0 || n != nil && n.Distribution == facts.GKE // not by NVIDIA's runtime
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
 		if !HoldsGPUs(pod, c) {
@@ -206,7 +211,7 @@ func hidden(pod *corev1.Pod) []finding.Evidence {
 		}
 		for _, e := range c.Env {
 			if e.ValueFrom == nil && hides(e.Name, e.Value, count) &&
-				(e.Name != "NVIDIA_VISIBLE_DEVICES" || len(pod.Spec.ResourceClaims) == 0) {
+				(e.Name != "NVIDIA_VISIBLE_DEVICES" || !injected) {
 				all = append(all, finding.Evidence{
 					Source: facts.PodObject(pod).String() + ", container " + c.Name + " .env",
 					Text:   fmt.Sprintf("%s=%q", e.Name, e.Value),
@@ -346,6 +351,11 @@ func quoteInsufficient(f *facts.Facts, pod *corev1.Pod) (finding.Evidence, bool)
 		"Found no NVIDIA driver on your system", "No CUDA GPUs are available")
 }
 
+// fallsBack contains messages from programs that also run without a GPU.
+var fallsBack = []string{
+	"will not be used", "not find cuda drivers", "alling back to", "vailable: False",
+}
+
 // withoutGPU reports pods that need a GPU but do not request one: failing pods, and running pods with NVIDIA's
 // RuntimeClass whose program finds no driver.
 func withoutGPU(f *facts.Facts, r *engine.Result) {
@@ -367,7 +377,7 @@ func withoutGPU(f *facts.Facts, r *engine.Result) {
 			w = wordsNoGPU
 		}
 		// CUDA also returns the error code for an old driver if the container has no driver.
-		if !found || w != wordsNoGPU && !(asks && w == wordsTooNew) {
+		if !found || w != wordsNoGPU && !(asks && w == wordsTooNew) || !asks && words.ContainsAny(e.Text, fallsBack) {
 			continue
 		}
 		noRequest := finding.Finding{

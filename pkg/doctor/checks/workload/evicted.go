@@ -83,7 +83,7 @@ func (e eviction) describe(found *finding.Finding) {
 			"same value, so that the scheduler chooses a node with enough memory. If no node has enough, use a " +
 			"larger node, or a smaller batch or data set. GPU memory is not involved."
 	case e.resource == corev1.ResourceEphemeralStorage:
-		found.Title = "the kubelet evicted the GPU pod, because its node's disk was full"
+		found.Title = "the kubelet evicted the GPU pod, because its node ran low on disk space"
 		found.Fix.Text = "Use a larger disk for the node, set requests for ephemeral-storage, and put model and data " +
 			"caches on a PersistentVolumeClaim."
 	case e.resource == "pids":

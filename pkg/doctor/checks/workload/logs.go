@@ -189,11 +189,13 @@ func describeShared(pod *corev1.Pod, issue *finding.Finding) {
 		Values:   "volumes:\n- name: shm\n  emptyDir: {medium: Memory, sizeLimit: 16Gi}\n# in the container:\nvolumeMounts:\n- {name: shm, mountPath: /dev/shm}\n",
 		Commands: facts.EditCommands(pod),
 	}
-	text := "no volume is mounted at /dev/shm, so it has 64 MiB"
+	text := "no volume is mounted at /dev/shm, so it has 64 MiB by default"
 	for _, c := range pod.Spec.Containers {
 		for _, m := range c.VolumeMounts {
 			if strings.TrimRight(m.MountPath, "/") == "/dev/shm" {
 				text = "volume " + m.Name + " is mounted at /dev/shm"
+				issue.Fix.Values = ""
+				issue.Fix.Text = "Raise the volume's sizeLimit and the container's memory limit."
 				for _, v := range pod.Spec.Volumes {
 					if v.Name == m.Name && v.EmptyDir != nil && v.EmptyDir.SizeLimit != nil {
 						text += ", sizeLimit " + v.EmptyDir.SizeLimit.String()
@@ -215,11 +217,12 @@ func describeCUDA(n *facts.Node, issue *finding.Finding) {
 	}
 	switch {
 	case words.ContainsAny(said, []string{"uncorrectable ECC", "GPU is lost", "fallen off the bus"}):
-		issue.Title = "the program lost its GPU to a hardware error"
-		issue.Fix.Text = "Drain the node, reset the GPU or reboot, and replace the GPU if the error recurs."
+		issue.Title = "the program lost its GPU, probably to a hardware error"
+		issue.Fix.Text = "If the kernel log confirms it, drain the node, reset the GPU or reboot, and replace the " +
+			"GPU if the error recurs."
 	case strings.Contains(said, "system not yet initialized"):
-		issue.Title = "CUDA cannot start, because the GPUs' NVLink fabric is not initialized"
-		issue.Fix.Text = "Start the Fabric Manager with the same version as the driver on the node."
+		issue.Title = "CUDA cannot start, probably because the GPUs' NVLink fabric is not initialized"
+		issue.Fix.Text = "On a node with NVSwitches, start the Fabric Manager with the same version as the driver."
 	case strings.Contains(said, "no kernel image is available"):
 		issue.Title = "the image's CUDA code is not built for the node's GPU"
 		issue.Fix.Text =
@@ -228,7 +231,7 @@ func describeCUDA(n *facts.Node, issue *finding.Finding) {
 	case words.ContainsAny(
 		said, []string{"an illegal memory access", "device-side assert triggered", "misaligned address"},
 	):
-		issue.Title = "the program's own CUDA code failed"
+		issue.Title = "CUDA code that the program runs failed"
 		issue.Fix.Text =
 			"Run the program with CUDA_LAUNCH_BLOCKING=1 or under compute-sanitizer. A bug in the program appears " +
 				"as XID 13 or 31 in the kernel log; any other XID indicates a GPU problem."

@@ -56,7 +56,7 @@ func messageChecks() []engine.Check {
 func ofPlugins() []string {
 	return []string{
 		"wl.other-accelerator", "sched.insufficient-other", "sched.none-advertised", "sched.all-in-use",
-		"sched.wrong-resource-name", "sched.no-scheduler", "dra.unallocatable",
+		"sched.wrong-resource-name", "sched.no-scheduler", "dra.unallocatable", "dp.selects-none",
 	}
 }
 
@@ -110,10 +110,14 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 		case slices.Contains(f.FailingPlacers(), pod): // reported by sched.queued
 		case slices.Contains(helpers, pod): // reported by sched.volume
 		case inTrouble(f, pod) && (!ours || pod.DeletionTimestamp != nil):
-			r.Add(finding.Finding{
+			issue := finding.Finding{
 				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Title: "the pod does not run",
 				Failed: facts.LastChange(pod), Severity: concern(pod), As: kindOf(pod), PodScope: waiting(f, pod),
-			})
+			}
+			if len(issue.PodScope) > 0 {
+				issue.Severity = finding.Error // GPU pods are waiting for it
+			}
+			r.Add(issue)
 		case len(f.LogsOf(pod))+len(f.HeadsOf(pod)) == 0:
 		case facts.RunsReady(pod) || pod.Status.Phase == corev1.PodRunning:
 			r.Add(finding.Finding{
@@ -137,10 +141,8 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 			Name:      e.InvolvedObject.Name,
 		}
 		if e.Type != corev1.EventTypeWarning || seen[o] || f.Now.Sub(facts.EventTime(e)) > time.Hour ||
-			slices.Contains(
-				[]string{"Pod", "Node"},
-				o.Kind,
-			) || e.Reason == "FailedCreate" { // reported by the access layer
+			o.Kind == "Pod" || o.Kind == "Node" && e.Reason != "SystemOOM" ||
+			e.Reason == "FailedCreate" { // reported by the access layer
 			continue
 		}
 		seen[o] = true
@@ -194,7 +196,8 @@ var ofModels = regexp.MustCompile(`^(?:NIM|Nemo|LLM|VLLM|Inference|Ray|Train|PyT
 func podsNamed(f *facts.Facts, o finding.Object) (count int, ready, ill bool, removed finding.Evidence) {
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
-		if pod.Namespace == o.Namespace && strings.HasPrefix(pod.Name, o.Name+"-") {
+		if pod.Namespace == o.Namespace && strings.HasPrefix(pod.Name, o.Name+"-") &&
+			pod.Status.Phase != corev1.PodSucceeded { // for example the finished download of a model
 			count++
 			ready = ready || facts.RunsReady(pod) && pod.DeletionTimestamp == nil
 			ill = ill || pod.DeletionTimestamp == nil && (inTrouble(f, pod) || facts.Unscheduled(pod))
@@ -338,7 +341,7 @@ func describePlugin(f *facts.Facts, pod *corev1.Pod, name corev1.ResourceName, i
 		}
 		found := facts.TroubleFinding(t)
 		issue.Title = "no node offers " + string(name) +
-			", because the pod of the plugin that advertises it is not running"
+			", and a pod of the software that advertises it is not running"
 		issue.Cause = "The pod " + plugin.Name + " " + facts.TroubleWords(t) + ". The waiting pod does not need to " +
 			"be changed."
 		issue.Evidence, issue.Fix = append(found.Evidence, issue.Evidence...), found.Fix

@@ -29,8 +29,8 @@ var loads = regexp.MustCompile(
 func describeProbe(f *facts.Facts, pod *corev1.Pod, killed string, issue *finding.Finding) {
 	issue.Title = "the container's probe fails, so the kubelet kills the container"
 	issue.Fix = finding.Fix{
-		Text: "Add a startup probe that waits as long as the model takes to load (failureThreshold times " +
-			"periodSeconds).",
+		Text: "Check the container's log. If the program was still loading, add a startup probe that waits as long " +
+			"as this takes (failureThreshold times periodSeconds).",
 		Commands: facts.EditCommands(pod),
 	}
 	m := killedFor.FindStringSubmatch(killed)

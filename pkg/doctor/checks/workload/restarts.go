@@ -28,7 +28,7 @@ func checkRestarts(f *facts.Facts, r *engine.Result) {
 			Fails:  "the GPU pod fails again and again, and runs between the failures",
 			Killed: "the kernel kills the container again and again for using too much of the host's memory",
 			KilledFix: "Raise the container's memory limit, or load less into the host's memory (fewer data loader " +
-				"workers, weights loaded in parts).",
+				"workers, weights loaded in parts). Without a limit, the node ran out of memory.",
 		})
 		if !ok {
 			r.Pass(facts.PodObject(pod))

@@ -66,11 +66,11 @@ func denied(l *snapshot.Log) (path, said string) {
 func reportShared(r *engine.Result, pod *corev1.Pod, l *snapshot.Log, path, said string) {
 	volume := sharedVolume(pod, l.Container, path)
 	for c := range facts.Containers(pod) {
-		if volume == "" || c.Name == l.Container || !mounts(c, volume) {
+		if volume == "" || c.Name == l.Container || !writes(c, volume) {
 			continue
 		}
 		issue := finding.Finding{
-			Title:  "a container is not permitted to read another container's file",
+			Title: "a container is not permitted to read another container's file", Confidence: finding.Likely,
 			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Evidence: []finding.Evidence{
 				finding.FieldEvidence(facts.PodObject(pod), ".spec.volumes["+volume+"]",
 					"%s is not permitted to read %s, which %s writes", l.Container, path, c.Name),
@@ -99,6 +99,8 @@ func sharedVolume(pod *corev1.Pod, container, path string) string {
 	return mount.Name
 }
 
-func mounts(c *corev1.Container, volume string) bool {
-	return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == volume })
+// writes reports whether a container can write to a volume.
+func writes(c *corev1.Container, volume string) bool {
+	return slices.ContainsFunc(c.VolumeMounts,
+		func(m corev1.VolumeMount) bool { return m.Name == volume && !m.ReadOnly })
 }

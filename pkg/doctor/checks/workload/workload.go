@@ -229,7 +229,7 @@ func checkOOMKilled(f *facts.Facts, r *engine.Result) {
 				},
 				Fix: finding.Fix{
 					Text: "Raise the container's memory limit, or load less into the host's memory (fewer data " +
-						"loader workers, weights loaded in parts).",
+						"loader workers, weights loaded in parts). Without a limit, the node ran out of memory.",
 					Commands: facts.EditCommands(pod),
 				},
 			})

@@ -63,7 +63,8 @@ func LetIn(what string, d *appsv1.DaemonSet, n *facts.Node) finding.Fix {
 	}
 	if taints := facts.Untolerated(n, d); len(taints) > 0 {
 		fix.Text = "The " + what + "'s DaemonSet does not tolerate the node's taint " + facts.TaintsText(taints) +
-			": add a toleration for each."
+			": unless a controller removes it soon, add a toleration where the DaemonSet is defined (ClusterPolicy: " +
+			"daemonsets.tolerations)."
 	} else if missing := MissingLabels(d.Spec.Template.Spec, n); len(missing) > 0 {
 		text := strings.Join(missing, " and ")
 		fix.Text = "The " + what + "'s DaemonSet selects nodes with " + text + ", which this node does not have." +

@@ -51,7 +51,7 @@ func (s *Scheduler) schedulerDown(pod *corev1.Pod, message string) (verdict, boo
 		troubles := s.F.Troubles(by)
 		is := by.Name == name || strings.HasPrefix(by.Name, name+"-") ||
 			extender && strings.Contains(by.Name, "scheduler")
-		if !is || by.Namespace == pod.Namespace || len(troubles) == 0 {
+		if !is || by.Namespace == pod.Namespace || len(troubles) == 0 || s.F.Replaced(by) {
 			continue
 		}
 		return verdict{

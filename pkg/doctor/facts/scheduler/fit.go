@@ -154,8 +154,7 @@ func tolerates(by corev1.Toleration, t corev1.Taint) bool {
 
 // ofNodeState reports whether a taint represents the node's state rather than a reservation of the node.
 func ofNodeState(t *corev1.Taint) bool {
-	return strings.HasPrefix(t.Key, "node.kubernetes.io/") ||
-		strings.HasPrefix(t.Key, "node.cloudprovider.kubernetes.io/")
+	return strings.HasPrefix(t.Key, "node.kubernetes.io/") || facts.IsTemporary(t)
 }
 
 // SelectorText formats a pod's node selector and affinity.

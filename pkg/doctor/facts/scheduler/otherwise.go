@@ -171,7 +171,7 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 		v.Title = fmt.Sprintf("no scheduler has processed the pod: it is waiting for the scheduler %q", name)
 		v.Evidence = []finding.Evidence{{Source: facts.PodObject(pod).String() + " .spec.schedulerName", Text: name}}
 		v.Fix = finding.Fix{
-			Text:     "Start that scheduler, or remove schedulerName from the pod.",
+			Text:     "Check that scheduler's log. If it does not run, start it, or remove schedulerName from the pod.",
 			Commands: []string{"kubectl get pods -A | grep -i scheduler"},
 		}
 	case message == "":

@@ -187,22 +187,22 @@ func (s *Scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 		}
 		v.Fix = finding.Fix{
 			Text: "Wait for the controller that owns the gate (with Kueue, the workload's queue does not have enough " +
-				"quota yet), and check the controller's objects.",
+				"quota, or an admission check is not ready), and check the controller's objects.",
 		}
 		return v, true
-	case pod.Status.NominatedNodeName != "":
-		v.Title = "the scheduler is making room for the pod by preempting others"
+	case s.preempts(pod.Status.NominatedNodeName):
+		v.Title = "the scheduler has chosen a node for the pod, and pods on it are terminating"
 		v.Evidence = []finding.Evidence{
 			{Source: object.String() + " .status.nominatedNodeName", Text: pod.Status.NominatedNodeName},
 		}
 		v.Nodes = []string{pod.Status.NominatedNodeName}
-		v.Fix = finding.Fix{Text: "Wait until the preempted pods have terminated."}
+		v.Fix = finding.Fix{Text: "Wait until these pods have terminated."}
 		return v, true
 	}
 	for _, e := range s.F.EventsOfPod(pod) {
 		if isScaleUp(e) && s.F.Now.Sub(facts.EventTime(e)) < scaleUpTime && !s.arrived(e) &&
 			s.failedScaleUp(pod) == nil {
-			v.Title = "the autoscaler is adding a node for the pod"
+			v.Title, v.Confidence = "the autoscaler is adding a node for the pod", finding.Likely
 			v.Evidence = []finding.Evidence{facts.Quote(e)}
 			v.Fix = finding.Fix{
 				Text: "Wait for the node; it takes several minutes until the driver and device plugin on a new GPU " +
@@ -212,6 +212,19 @@ func (s *Scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 		}
 	}
 	return verdict{}, false
+}
+
+// preempts reports whether pods are terminating on the node that a pod is nominated for. Schedulers and autoscalers
+// also nominate nodes in other cases, and a nomination may be out of date.
+func (s *Scheduler) preempts(node string) bool {
+	if n := s.F.Node(node); n != nil {
+		for _, pod := range n.Pods {
+			if at := pod.DeletionTimestamp; at != nil && s.F.Now.Sub(at.Time) < scaleUpTime {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // nominated matches the node name in a Karpenter event, which Karpenter repeats while the pod is waiting.

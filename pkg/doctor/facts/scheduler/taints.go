@@ -23,7 +23,8 @@ func (s *Scheduler) closed(pod *corev1.Pod, big []*facts.Node) verdict {
 	v := verdict{Severity: finding.Error, Confidence: finding.Certain}
 	if len(sick) > 0 {
 		v.Id, v.Nodes = "sched.nodes-unavailable", s.names(sick)
-		v.Title = "all nodes with the GPUs that the pod requests are cordoned, not ready or under pressure"
+		v.Title = "all nodes with the GPUs that the pod requests are cordoned, tainted, not ready, under pressure, " +
+			"starting or being removed"
 		for _, n := range sick[:min(words.Few, len(sick))] {
 			v.Evidence = append(v.Evidence, quoteState(pod, n))
 		}
@@ -42,7 +43,7 @@ func (s *Scheduler) closed(pod *corev1.Pod, big []*facts.Node) verdict {
 	taints := foreignTaints(pod, tainted[0])
 	v.Title = "the pod does not tolerate the taint " + facts.TaintsText(taints) + " on the GPU nodes"
 	v.Fix = finding.Fix{
-		Text: "Add a toleration for each taint to the pod's template." + purpose(taints),
+		Text: "If the pod may run on these nodes, add a toleration for each taint to its template." + purpose(taints),
 	}
 	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "ClusterPolicy" {
 		v.Fix.Text = "The GPU operator creates this pod. Set the toleration in the ClusterPolicy " +
@@ -53,9 +54,9 @@ func (s *Scheduler) closed(pod *corev1.Pod, big []*facts.Node) verdict {
 	}
 	if kind, _ := facts.GeneratedBy(pod); kind != "" {
 		v.Fix.Text = "An operator generates the pod from a " + kind + " resource. Add a toleration for each taint to " +
-			"that resource. If the operator's Helm values already contain the tolerations, the chart ignores them: " +
-			"upgrade the chart. If the pod belongs to a Job, delete the Job, so that the operator recreates " +
-			"it." + purpose(taints)
+			"that resource. If the operator's Helm values already contain the tolerations, they do not apply to this " +
+			"pod: look for a release of the chart that applies them. If the pod belongs to a Job, delete the Job, so " +
+			"that the operator recreates it." + purpose(taints)
 	} else if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "Job" {
 		v.Fix.Text = "Add a toleration for each taint to the job's manifest, and recreate the job, because the " +
 			"template of a Job cannot be changed. Until then, the command allows this pod on the " +

@@ -71,7 +71,7 @@ func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 				},
 			}
 			return v
-		} else if !facts.Autoscaled(s.F) && !facts.HasPlugin(s.F) {
+		} else if !facts.Autoscaled(s.F) && !facts.HasPlugin(s.F) && s.F.Missing("api/daemonsets") == "" {
 			v.Confidence = finding.Likely
 			v.Title = "no device plugin is installed in the cluster, so no node advertises NVIDIA GPUs"
 			v.Evidence = append(v.Evidence, finding.Evidence{
@@ -80,8 +80,8 @@ func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 			v.Fix = finding.Fix{
 				Text: "Run nvidia-smi on the nodes that should have GPUs. If the driver works, install NVIDIA's " +
 					"device plugin (with the RuntimeClass nvidia if NVIDIA's runtime is not the default, as on k3s); " +
-					"otherwise, install the GPU operator, which also installs the driver and the toolkit. If no node " +
-					"has a GPU, add a GPU node.",
+					"otherwise, install the driver as the platform requires, or the GPU operator if it supports the " +
+					"nodes' system. If no node has a GPU, add a GPU node.",
 				Commands: []string{
 					"kubectl get nodes -L nvidia.com/gpu.present,node.kubernetes.io/instance-type", "kubectl get runtimeclass",
 				},
@@ -101,7 +101,7 @@ func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 		v.Title = "no GPU node that the pod may run on advertises " + string(name)
 	}
 	v.Fix = finding.Fix{
-		Text: "Make the device plugin advertise the GPUs: check its pods on these nodes.",
+		Text: "Check the device plugin's pods on these nodes. With a DRA driver, use a ResourceClaim instead.",
 		Commands: []string{
 			shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", v.Nodes[0]),
 			shell.Command("kubectl get node %s -o jsonpath='{.status.allocatable}'", v.Nodes[0]),
@@ -225,7 +225,7 @@ func (s *Scheduler) tooBig(pod *corev1.Pod, want map[corev1.ResourceName]int64, 
 	}
 	if lost := Keep(among, func(n *facts.Node) bool { return covers(want, n.Capacity) }); len(lost) > 0 {
 		v.Id, v.Nodes = "sched.insufficient-gpu", s.names(lost)
-		v.Title = "a node has as many GPUs as the pod requests, but not all of them are healthy"
+		v.Title = "a node has as many GPUs as the pod requests, but not all of them are allocatable"
 		n := lost[0]
 		for _, name := range slices.Sorted(maps.Keys(want)) {
 			v.Evidence = append(v.Evidence, finding.Evidence{
@@ -235,15 +235,16 @@ func (s *Scheduler) tooBig(pod *corev1.Pod, want map[corev1.ResourceName]int64, 
 			})
 		}
 		v.Fix = finding.Fix{
-			Text: "Repair the GPUs that the device plugin marked unhealthy, then restart the device plugin pod on " +
-				"the node; until then, request fewer GPUs.",
+			Text: "If the device plugin runs on the node, repair the GPUs that its log marks unhealthy, then restart " +
+				"its pod; until then, request fewer GPUs.",
 			Commands: []string{
 				shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name),
 			},
 		}
 		return v
 	}
-	v.Id, v.Title = "sched.bigger-than-any-node", "the pod requests more GPUs than any node that it may run on has"
+	v.Id = "sched.bigger-than-any-node"
+	v.Title = "the pod requests more GPUs than any existing node that it may run on has"
 	most := int64(0)
 	first := slices.Sorted(maps.Keys(want))[0]
 	for _, n := range among {
@@ -358,7 +359,7 @@ func (s *Scheduler) full(
 		}
 		v.Fix.Text = "Pack small pods onto fewer nodes (use the scoring strategy MostAllocated " +
 			"for " + string(short[0]) +
-			"), move the pods below to one node, or split the work over several pods."
+			"), recreate those of the pods below that may be interrupted, or split the work over several pods."
 	}
 	if n := s.unlabeled(pod, want, selected[0]); n != nil {
 		v.Id, v.Severity, v.Nodes = "sched.node-selector", finding.Error, []string{n.Name}
@@ -390,12 +391,16 @@ func (s *Scheduler) full(
 			Text:   fmt.Sprintf("%s: %d, owner %s, age %s", h.Resource, h.GPUs, h.owner(), h.Age),
 		})
 		v.Fix.Commands = append(v.Fix.Commands, shell.Command("kubectl -n %s get pod %s -o wide", h.Namespace, h.Pod))
+		if source, text := s.F.LeftOver(s.F.Pod(h.Namespace, h.Pod), nil); text != "" {
+			v.Severity = finding.Error
+			v.Evidence = append(v.Evidence, finding.Evidence{Source: source, Text: text})
+		}
 	}
 	spare := 0
 	for _, n := range big {
 		if len(v.Fix.Commands) < finding.Most && n.Spec.Unschedulable {
 			v.Fix.Commands = append(v.Fix.Commands,
-				shell.Command("kubectl uncordon %s # the node has GPUs and is cordoned", n.Name))
+				shell.Command("kubectl describe node %s # cordoned: find out why before you uncordon it", n.Name))
 		}
 		taints := foreignTaints(pod, n)
 		if len(taints) == 0 || strings.HasPrefix(taints[0].Key, "node-role.kubernetes.io/") || !facts.Available(n) ||
@@ -446,9 +451,8 @@ func (s *Scheduler) services(
 	v.Title = fmt.Sprintf("services hold %d of the %d %s that the pod could use, and it requests %d more",
 		held, all, name, want[name])
 	v.Fix.Text = "Find out which pods hold the GPUs. They are services, which do not terminate, so waiting does not " +
-		"help, and deleted pods are recreated. Scale down or delete the Deployments that are no longer needed. If " +
-		"possible, run some of the programs without a GPU or with fewer GPUs (a request of 0 in the chart's values), " +
-		"share the GPUs if they have enough memory (time-slicing, MPS, MIG), or add GPUs."
+		"help, and deleted pods are recreated. Scale down or delete the Deployments that are no longer needed, " +
+		"request fewer GPUs, share the GPUs if they have enough memory (time-slicing, MPS, MIG), or add GPUs."
 }
 
 func keepPods(pods []*corev1.Pod) []*corev1.Pod {

@@ -124,9 +124,15 @@ func commandOf(pod *corev1.Pod) (all string) {
 // elsewhere compares the zone or node of a claim's volume with the zones of the nodes that have room for the pod.
 func (s *Scheduler) elsewhere(namespace, claim string, roomy []*facts.Node) []finding.Evidence {
 	name, there := facts.PlacesOf(s.F, namespace, claim)
+	label, text := corev1.LabelTopologyZone, "volume in %s; GPU nodes with room in %s"
+	for _, n := range s.F.Nodes {
+		if len(there) == 1 && n.Labels[corev1.LabelHostname] == there[0] {
+			label, text = corev1.LabelHostname, "volume only on node %s; GPU nodes with room: %s"
+		}
+	}
 	var here []string
 	for _, n := range roomy {
-		here = append(here, n.Labels[corev1.LabelTopologyZone])
+		here = append(here, n.Labels[label])
 	}
 	slices.Sort(here)
 	here = slices.Compact(here)
@@ -136,6 +142,6 @@ func (s *Scheduler) elsewhere(namespace, claim string, roomy []*facts.Node) []fi
 	}
 	return []finding.Evidence{{
 		Source: "PersistentVolume " + name + " .spec.nodeAffinity, and labels of nodes",
-		Text:   "volume in " + words.Joined(there) + "; GPU nodes with room in " + words.OrNone(words.Joined(here)),
+		Text:   fmt.Sprintf(text, words.Joined(there), words.OrNone(words.Joined(here))),
 	}}
 }

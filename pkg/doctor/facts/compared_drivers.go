@@ -1,0 +1,59 @@
+package facts
+
+import (
+	"regexp"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// This file compares a pod with the GPU drivers on its node.
+
+// smiWorks reports that nvidia-smi works on the pod's node and that another pod of the GPU software there is ready. The
+// node's libraries and kernel module then have the same version.
+func (f *Facts) smiWorks(pod *corev1.Pod, n *Node) (source, text string) {
+	smi := n.GPUs().SMI
+	if smi == nil || smi.Driver == "" || len(smi.GPUs) == 0 {
+		return "", ""
+	}
+	for _, c := range []Component{DevicePlugin, FeatureDiscovery, DCGMExporter, MIGManager} {
+		for _, other := range Current(n, c) {
+			if other != pod && RunsReady(other) {
+				return "nvidia-smi -q -x on node " + n.Name + ", and " + PodObject(other).String() + " .status",
+					"nvidia-smi works on the node with driver " + smi.Driver + ", Pod " + other.Name + " is ready"
+			}
+		}
+	}
+	return "", ""
+}
+
+// amdLabel matches the node labels by which feature discovery shows an AMD GPU.
+var amdLabel = regexp.MustCompile(`^feature\.node\.kubernetes\.io/(?:amd-gpu|pci-(?:03\d\d_|12\d\d_)?1002\.present)$`)
+
+// lostAMD reports a node that has an AMD GPU but offers none, while pods are waiting for one. It also reports that KMM
+// replaced the driver on the node without a reboot.
+func (f *Facts) lostAMD(_ *corev1.Pod, n *Node) (source, text string) {
+	if n.Allocatable("amd.com/gpu") > 0 || len(f.PodsWaitingFor([]string{"amd.com/"})) == 0 {
+		return "", ""
+	}
+	newest := map[string]time.Time{}
+	for _, e := range f.EventsOf("Node", "", n.Name) {
+		if EventTime(e).After(newest[e.Reason]) {
+			newest[e.Reason] = EventTime(e)
+		}
+	}
+	unloaded := newest["ModuleUnloaded"]
+	for key := range n.Labels {
+		if amdLabel.MatchString(key) {
+			source, text = n.Object().String()+" .metadata.labels", "AMD GPU on the node, none offered"
+		}
+	}
+	if text != "" && newest["ModuleLoaded"].After(unloaded) && unloaded.After(newest["Rebooted"]) {
+		return "events ModuleUnloaded and ModuleLoaded of " + n.Object().String() + ", no newer event Rebooted",
+			"KMM replaced the AMD driver on the node without a reboot"
+	}
+	return source, text
+}
+
+// kmmModule is the label of pods in which KMM (Kernel Module Management) builds a module.
+const kmmModule = "kmm.node.kubernetes.io/module.name"
