@@ -49,6 +49,9 @@ func (c *Checker) logs(ctx context.Context, l scenario.Logs) (view, error) {
 		}
 	}
 	containers := loggable(pods, l)
+	if len(containers) == 0 && lacks(pods, l.Container) {
+		return view{}, fmt.Errorf("pod %s has no container %q", pods[0].Name, l.Container)
+	}
 	if len(containers) == 0 {
 		return view{},
 			fmt.Errorf("no container%s has started: pod %s is %s", named(l.Container), pods[0].Name, podState(&pods[0]))
@@ -63,6 +66,14 @@ func (c *Checker) logs(ctx context.Context, l scenario.Logs) (view, error) {
 	}
 	text := strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), "\n")
 	return view{vars: expr.Vars{"text": text}, evidence: lastLine(text, "the log is empty")}, nil
+}
+
+// lacks reports whether none of the pods has a container with this name. It returns false for an empty name.
+func lacks(pods []corev1.Pod, name string) bool {
+	return name != "" && !slices.ContainsFunc(pods, func(pod corev1.Pod) bool {
+		is := func(c corev1.Container) bool { return c.Name == name }
+		return slices.ContainsFunc(pod.Spec.InitContainers, is) || slices.ContainsFunc(pod.Spec.Containers, is)
+	})
 }
 
 func named(container string) string {

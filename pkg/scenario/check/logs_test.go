@@ -113,7 +113,7 @@ func TestLogs(t *testing.T) {
 			"no pod \"job=train\" found in namespace \"a\"",
 		},
 		"no such container": {
-			[]corev1.Pod{first}, scenario.Logs{Container: "x"}, nil, `text == ""`, "no container x has started",
+			[]corev1.Pod{first}, scenario.Logs{Container: "x"}, nil, `text == ""`, `pod p1 has no container "x"`,
 		},
 		"no text but bytes, cut words": {
 			[]corev1.Pod{first}, scenario.Logs{Container: "main"}, map[string]string{"p1/main/false": "ok \xff\n"},

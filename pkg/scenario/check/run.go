@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -209,6 +211,9 @@ func (t *trial) look(ctx context.Context) (holds, known bool, err error) {
 	if ctx.Err() != nil {
 		return false, false, context.Cause(ctx)
 	}
+	if err == nil && !holds && t.check.Objects != nil {
+		seen = t.culprits(ctx, vars, seen)
+	}
 	t.saw, t.why = evidence(t.check, seen), ""
 	switch {
 	case err != nil && objectMissing(seen.vars):
@@ -222,6 +227,42 @@ func (t *trial) look(ctx context.Context) (holds, known bool, err error) {
 		t.report()
 	}
 	return holds && err == nil, true, nil
+}
+
+// maxSingle is the maximum number of objects that culprits evaluates one by one.
+const maxSingle = 200
+
+// culprits limits the evidence to the objects because of which the check fails: without them, the expression would be
+// true. If there are no such objects, it returns the view unchanged.
+func (t *trial) culprits(ctx context.Context, vars expr.Vars, seen view) view {
+	list, _ := seen.vars["list"].([]any)
+	if len(list) < 2 || len(list) > maxSingle {
+		return seen
+	}
+	vars = maps.Clone(vars)
+	fails := func(list ...any) bool {
+		vars["list"] = list
+		holds, err := t.program.Bool(ctx, vars)
+		return err == nil && !holds
+	}
+	var good, suspects []any
+	for _, item := range list {
+		if fails(item) {
+			suspects = append(suspects, item)
+		} else {
+			good = append(good, item)
+		}
+	}
+	if len(good) == 0 || fails(good...) {
+		return seen
+	}
+	found := slices.DeleteFunc(suspects, func(item any) bool { return !fails(append(slices.Clone(good), item)...) })
+	if len(found) == 0 {
+		return seen
+	}
+	seen.vars = maps.Clone(seen.vars)
+	seen.vars["list"], seen.evidence = found, fmt.Sprintf("%s, of %d in total", states(found), len(list))
+	return seen
 }
 
 // objectMissing reports whether the check's object does not exist.

@@ -229,3 +229,35 @@ func TestMessagesOfUnreadSources(t *testing.T) {
 		}
 	}
 }
+
+// The evidence of a failed check is the objects that it fails for, not the first ones in the list.
+func TestCulprits(t *testing.T) {
+	t.Parallel()
+	object := func(name string, x int64) any {
+		return map[string]any{"kind": "A", "metadata": map[string]any{"name": name}, "x": x}
+	}
+	list := []any{object("a", 1), object("b", 1), object("c", 2), object("d", 1)}
+	const all = "a: a.x = 1; b: a.x = 1; c: a.x = 2; d: a.x = 1; every"
+	for expect, want := range map[string]string{
+		`list.all(a, a.x == 1)`: "c: a.x = 2; 1: A c, of 4 in total",
+		`list.filter(a, a.x > 0).all(a, a.x == 1) && list.exists(b, b.metadata.name == "a")`: "c: a.x = 2; 1: A c, of 4 in total",
+		`list.all(a, a.x > 2)`:            all,
+		`list.exists(a, a.x > 2)`:         all,
+		`list.all(a, a.x == list.size())`: all,
+	} {
+		program, err := expr.Compile(expect, "list")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := scenario.Check{Objects: &scenario.Selector{}, Expect: expect}
+		one := &trial{check: c, program: program}
+		vars := expr.Vars{"list": list}
+		got := evidence(c, one.culprits(t.Context(), vars, view{vars: vars, evidence: "every"}))
+		if got != want {
+			t.Errorf("%s: %s, not %s", expect, got, want)
+		}
+		if len(vars["list"].([]any)) != len(list) {
+			t.Error("the list was changed")
+		}
+	}
+}

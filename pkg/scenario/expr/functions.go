@@ -36,6 +36,8 @@ func functions() []cel.EnvOption {
 			cel.FunctionBinding(file))),
 		cel.Function("environment", cel.Overload("environment_dyn_dyn", []*cel.Type{cel.DynType, cel.DynType},
 			cel.MapType(cel.StringType, cel.StringType), cel.BinaryBinding(environmentOf))),
+		cel.Function("arguments", cel.Overload("arguments_dyn_dyn", []*cel.Type{cel.DynType, cel.DynType},
+			cel.ListType(cel.StringType), cel.BinaryBinding(argumentsOf))),
 		// For compatibility with rules written for Kubernetes' own quantities.
 		member("isGreaterThan", cel.BoolType, func(a, b float64) ref.Val { return types.Bool(a > b) }),
 		member("isLessThan", cel.BoolType, func(a, b float64) ref.Val { return types.Bool(a < b) }),

@@ -142,6 +142,29 @@ func environmentOf(container, from ref.Val) ref.Val {
 	if err := into(from, &all); err != nil {
 		return types.NewErr("environment: %v", err)
 	}
+	return types.DefaultTypeAdapter.NativeToValue(all.environment(c))
+}
+
+// argumentsOf returns the arguments of a new container, with the references $(NAME) replaced by the values of its
+// environment variables.
+func argumentsOf(container, from ref.Val) ref.Val {
+	var c corev1.Container
+	var all sources
+	if err := into(container, &c); err != nil {
+		return types.NewErr("arguments: %v", err)
+	}
+	if err := into(from, &all); err != nil {
+		return types.NewErr("arguments: %v", err)
+	}
+	arguments, variables := []string{}, all.environment(c)
+	for _, argument := range c.Args {
+		arguments = append(arguments, Expand(argument, variables))
+	}
+	return types.DefaultTypeAdapter.NativeToValue(arguments)
+}
+
+// environment returns the environment variables that a new container gets.
+func (all sources) environment(c corev1.Container) map[string]string {
 	variables := map[string]string{}
 	for _, f := range c.EnvFrom {
 		var data map[string]string
@@ -168,11 +191,11 @@ func environmentOf(container, from ref.Val) ref.Val {
 			variables[v.Name] = value
 		}
 	}
-	return types.DefaultTypeAdapter.NativeToValue(variables)
+	return variables
 }
 
-// Expand replaces the references $(NAME) in the value of an environment variable, as the kubelet does. $$ is a dollar
-// sign. References to other variables than the given ones remain.
+// Expand replaces the references $(NAME) in an argument or in the value of an environment variable, as the kubelet
+// does. $$ is a dollar sign. References to other variables than the given ones remain.
 func Expand(value string, variables map[string]string) string {
 	var out strings.Builder
 	for {

@@ -7,7 +7,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// file follows what the kubelet mounts, and environment what it sets.
+// file follows what the kubelet mounts, and environment and arguments what it sets.
 func TestFilesAndVariablesOfContainers(t *testing.T) {
 	t.Parallel()
 	const sources = `
@@ -44,6 +44,12 @@ func TestFilesAndVariablesOfContainers(t *testing.T) {
 			"environment(o, with)",
 			map[string]any{"P_a.yml": "one", "P_b": "two", "A": "two/$(X)/$(X)", "B": "three", "D": "three$"},
 		},
+		"arguments": {
+			"{args: [-a, $(A), -b=$(B), $$(A), $(X)], env: [{name: A, valueFrom: {configMapKeyRef: {name: c, key: b}}}, " +
+				"{name: B, valueFrom: {secretKeyRef: {name: s, key: a.yml}}}]}",
+			"arguments(o, with)", []any{"-a", "two", "-b=three", "$(A)", "$(X)"},
+		},
+		"no arguments": {"{name: main}", "arguments(o, with)", []any{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
