@@ -116,7 +116,7 @@ func TestPlayedOnAWorkload(t *testing.T) {
 			t.Errorf("%q", r.NeedsConsent())
 		}
 		if len(r.Requires.Images) > 0 ||
-			!strings.Contains(r.Public.Briefing, "Deployment server in namespace prod worked") ||
+			!strings.Contains(r.Public.Briefing, "The server Deployment in the prod namespace worked") ||
 			r.Public.Simulated != "" {
 			t.Errorf("%+v %q %q", r.Requires, r.Public.Briefing, r.Public.Simulated)
 		}

@@ -15,14 +15,14 @@ func Guide(r *scenario.Resolved) string {
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	name := r.Metadata.Name
 	line("# %s\n", r.Public.Title)
-	line("Scenario: `%s`. Difficulty: %s. Time: %s. Requires: %s. This page shows the variant for seed %d on a cluster with two nodes with two GPUs each. Other seeds produce other names, "+
-		"and may have another cause. To see the answer for a running exercise, run `scenario reveal`.\n", name,
+	line("Scenario: `%s`. Difficulty: %s. Time: %s. Requires: %s. This page shows the variant for seed %d on a cluster of two nodes, each with two GPUs. Other seeds use other names, "+
+		"and may have a different cause. To see the answer for a running exercise, run `scenario reveal`.\n", name,
 		r.Metadata.Difficulty, count.Of(r.Metadata.Minutes, "minute"), needs(r.Requires), r.Seed)
 	if other := r.Requires.Otherwise; other != "" {
 		line("If the cluster does not enforce NetworkPolicies, `start` reports this and starts [%s](%[1]s.md) instead.\n", other)
 	}
 	line(
-		"## How to run it\n\nYou run all of these commands; the candidate only has kubectl and the kubeconfig. The candidate tells you the diagnosis or writes it to a file, and you submit it.\n",
+		"## How to run it\n\nYou run all of these commands; the candidate has only kubectl and the kubeconfig. The candidate tells you the diagnosis or writes it to a file, and you submit it.\n",
 	)
 	line("    kubectl gpu-fault scenario start %s --seed %d --kubeconfig-out candidate.kubeconfig", name, r.Seed)
 	line("    kubectl gpu-fault scenario hint                     # when the candidate asks for one")
@@ -34,10 +34,10 @@ func Guide(r *scenario.Resolved) string {
 		line("Simulated, and not part of the fault:\n\n%s\n", quote(r.Public.Simulated))
 	}
 	if r.Public.Terraform != "" {
-		line("With `--terraform module`, the candidate also gets the lab's Terraform module, and this text:\n\n%s\n",
+		line("With `--terraform module`, the candidate also gets the lab's Terraform module and this text:\n\n%s\n",
 			quote(r.Public.Terraform))
 		line("The candidate fixes the cluster or the module. Submit the directory with `scenario submit --terraform module`. `grade` first applies the module with the candidate's permissions, " +
-			"and evaluates the values of its resources of provider google.\n")
+			"and then evaluates the values of the module's resources of the google provider.\n")
 	}
 	line("## Root cause\n\n%s\n", strings.TrimSpace(r.Sealed.Story))
 	line("| | |\n|---|---|")
@@ -71,7 +71,8 @@ func Guide(r *scenario.Resolved) string {
 	if w == (scenario.Weights{}) {
 		w = scenario.DefaultWeights
 	}
-	line("Measured: the workload recovers and remains healthy (%s), the diagnosis (%d), nothing else was changed (%d), time (%d), no hints (%d).\n",
+	line("`grade` measures whether the workload recovers and remains healthy (%s), whether the diagnosis is correct (%d), whether nothing else was changed (%d), the time (%d), and the hints that were taken (%d). "+
+		"You evaluate the rest:\n",
 		count.Of(w.Fixed, "point"), w.Diagnosis, w.Collateral, w.Time, w.Hints)
 	for _, c := range r.Sealed.Criteria {
 		line("- [ ] %s", strings.TrimSpace(c))
