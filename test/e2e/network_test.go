@@ -160,7 +160,7 @@ func TestSlow(t *testing.T) {
 		n.ok("revert", "--all", "--yes")
 		return
 	}
-	n.says(r, 1, "nothing was changed: the node's kernel does not contain netem (CONFIG_NET_SCH_NETEM)")
+	n.says(r, 1, "nothing was changed: the node's kernel lacks netem (CONFIG_NET_SCH_NETEM)")
 	if left := n.tables() + qdiscs(); left != "" {
 		t.Errorf("after the rejection: %s", left)
 	}

@@ -121,7 +121,7 @@ func add(conn *netlink.Conn, message netlink.HeaderType, r trafficRecord) error 
 	_, err := conn.Execute(netlink.Message{Header: netlink.Header{Type: message, Flags: flags}, Data: r.encode()})
 	switch {
 	case errors.Is(err, unix.ENOENT):
-		return slowError{fmt.Sprintf("the node's kernel was built without %s (CONFIG_NET_SCH_%s), and its module cannot be "+
+		return slowError{fmt.Sprintf("the node's kernel lacks %s (CONFIG_NET_SCH_%s), and its module cannot be "+
 			"loaded", r.kind, strings.ToUpper(r.kind))}
 	case err != nil:
 		return fmt.Errorf("add %s to a pod's link: %w", r.kind, err)

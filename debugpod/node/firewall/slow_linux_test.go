@@ -171,7 +171,7 @@ func TestLatencyInTheKernel(t *testing.T) {
 	f := n.slowed(api.Slow{Latency: latency, Jitter: 50 * time.Millisecond}, fromPeer(prefixOf(peerIP)))
 	built, failure := buildPartition(testRun, f, n.filter, n.from)
 	if failure != nil && os.Getenv("GPU_FAULT_TEST_NETEM") == "" {
-		const want = "nothing was changed: the node's kernel does not contain netem"
+		const want = "nothing was changed: the node's kernel lacks netem"
 		if failure.Code != api.CodeNoFilter || !strings.Contains(failure.Message, want) {
 			t.Errorf("%+v", failure)
 		}
