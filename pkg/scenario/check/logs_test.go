@@ -228,7 +228,7 @@ func TestLogsThatADebugContainerMayHaveWritten(t *testing.T) {
 	}{
 		"runs":                          {runs(), time.Minute, "and grade again later"},
 		"runs, whole log":               {runs(), 0, "replace the pod"},
-		"ended a moment ago":            {ended(10 * time.Second), 15 * time.Second, "and grade again later"},
+		"ended a moment ago":            {ended(10 * time.Second), time.Hour, "and grade again later"},
 		"ended before what is read":     {ended(time.Minute), 15 * time.Second, ""},
 		"ended before, but all is read": {ended(time.Hour), 0, "replace the pod"},
 		"its image could not be pulled": {waiting("ErrImagePull"), 0, ""},
