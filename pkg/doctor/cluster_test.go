@@ -82,6 +82,12 @@ func TestClusterChecks(t *testing.T) {
 		), "", ""},
 		"kubelet too new": {newBench().node("a", 2, kubelet("v1.37.0")), "sched.node-state warning", ""},
 		"kubelet of GKE":  {newBench().node("a", 2, kubelet("v1.34.1-gke.1829001")), "", ""},
+		"cordoned by a controller": {
+			newBench().node("a", 2, func(n *corev1.Node) {
+				n.Spec.Unschedulable = true
+				n.Labels["dgxc.nvidia.com/nvsentinel-state"] = "quarantined"
+			}), "sched.node-state info", "Do not uncordon the node before",
+		},
 		"no rights": {
 			newBench().missing("api/nodes"),
 			"node.condition unknown, node.not-ready unknown, node.pressure unknown, sched.all-in-use unknown, sched.bigger-than-any-node unknown, sched.fragmented unknown, sched.insufficient-gpu unknown, sched.insufficient-other unknown, sched.no-scheduler unknown, sched.node-selector unknown, sched.node-state unknown, sched.nodes-unavailable unknown, sched.none-advertised unknown, sched.taint unknown, sched.unbalanced unknown, sched.unschedulable unknown, sched.volume unknown, sched.waiting unknown, sched.wrong-resource-name unknown",

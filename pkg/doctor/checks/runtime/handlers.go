@@ -207,7 +207,7 @@ func handlerMissing(f *facts.Facts, n *facts.Node, handler string, pods []*corev
 			issue.Evidence = append(issue.Evidence, g.evidence()...)
 		}
 	}
-	if !n.IsGPUNode && !slices.ContainsFunc(pods, f.AsksForGPU) && len(f.GPUNodes) > 0 {
+	if !n.IsGPUNode && !slices.ContainsFunc(pods, f.AsksForGPU) && len(f.GPUNodes) > 0 && isNVIDIAClass(handler) {
 		issue.Title = fmt.Sprintf(
 			"pods that request no GPU have a RuntimeClass with the handler %q, and are on a node without GPUs",
 			handler,
@@ -216,6 +216,11 @@ func handlerMissing(f *facts.Facts, n *facts.Node, handler string, pods []*corev
 			Text: "remove runtimeClassName from these pods if they need no GPU; otherwise, request a GPU " +
 				"(nvidia.com/gpu), so that the pods are scheduled on a GPU node",
 			Commands: facts.EditCommands(pods[0]),
+		}
+		if strings.HasPrefix(facts.OwnerOf(pods[0]), "daemonset/") {
+			issue.Fix.Text = "if the node has no NVIDIA GPU, limit the DaemonSet to GPU nodes with a node selector " +
+				"or affinity (in the values of its chart); if it has one, install the NVIDIA container toolkit on " +
+				"the node, which adds the handler"
 		}
 	}
 	pod := pods[0]
@@ -272,6 +277,11 @@ func describeNoToolkit(f *facts.Facts, n *facts.Node, handler string, issue *fin
 // handlerFix returns a fix that adds the handler in the way that suits the node's configuration.
 func handlerFix(f *facts.Facts, n *facts.Node, handler string) finding.Fix {
 	switch i := instance(n); {
+	case !isNVIDIAClass(handler):
+		return finding.Fix{
+			Text: "the handler is not one of NVIDIA's: install the runtime to which it belongs on the node, or keep " +
+				"the pods on nodes that have the handler (scheduling.nodeSelector of the RuntimeClass)",
+		}
 	case n.IsCRIO():
 		return finding.Fix{
 			Text: "with CRI-O, the toolkit installs a hook, and pods need no RuntimeClass: remove runtimeClassName " +
@@ -292,6 +302,13 @@ func handlerFix(f *facts.Facts, n *facts.Node, handler string) finding.Fix {
 		return fix
 	default:
 		if pods := facts.Current(n, facts.Toolkit); len(pods) > 0 {
+			if facts.AwaitsDriver(n) {
+				return finding.Fix{
+					Text: "the toolkit pod adds the handler once the node's driver is ready, and is waiting for the " +
+						"driver: find out why the driver is not ready. A restart of the toolkit does not help",
+					Commands: []string{shell.Command("kubectl describe pod %s -n %s", pods[0].Name, pods[0].Namespace)},
+				}
+			}
 			return finding.Fix{
 				Text: "the NVIDIA container toolkit adds the handler when the toolkit pod starts, and removes it " +
 					"when the pod terminates: restart the pod, and check its log if the handler does not appear",
@@ -336,11 +353,16 @@ func configureByHand(n *facts.Node, handler string) finding.Fix {
 	configure := shell.OnHost(n.Name,
 		"sudo nvidia-ctk runtime configure --runtime=containerd --nvidia-runtime-name=%s --config=%s --drop-in-config=%s --config-source=file",
 		handler, env[0].Value, env[2].Value)
-	return finding.Fix{
+	fix := finding.Fix{
 		Text: fmt.Sprintf("add the handler to the configuration that the kubelet's containerd loads, %s, and restart "+
 			"%s", env[0].Value, i.UnitName()),
 		Commands: []string{configure, restartUnit(n)},
 	}
+	if n.Host != nil && n.Host.Probe.ToolkitVersion == "" {
+		fix.Text = "if nvidia-ctk is not on the node, first install the NVIDIA container toolkit (in a cloud, use a " +
+			"node image that includes it). Then " + fix.Text
+	}
+	return fix
 }
 
 func checkWrongInstance(f *facts.Facts, r *engine.Result) {
