@@ -51,13 +51,6 @@ func TestAccessChecks(t *testing.T) {
 			refused(`pods "x" is forbidden: maximum nvidia.com/gpu usage per Container is 1, but limit is 2`),
 			"rbac.quota error", "",
 		},
-		"quota of a controller": {func() *bench {
-			b := quota(refused(exceeded), keyed, keyed)
-			b.ResourceQuotas[0].OwnerReferences = []metav1.OwnerReference{
-				{Kind: "Profile", Name: "team", Controller: new(true)},
-			}
-			return b
-		}(), "rbac.quota error", "Profile team creates the quota"},
 		"key without effect": {
 			quota(newBench(), gpus(2), nil), "rbac.quota warning", "requests.nvidia.com~1gpu",
 		},

@@ -26,6 +26,10 @@ func TestClusterChecks(t *testing.T) {
 		},
 		"PLEG": {newBench().node("a", 2, readiness(corev1.ConditionFalse, "KubeletNotReady",
 			"PLEG is not healthy: pleg was last seen active 3m ago")), "node.not-ready error", "PLEG"},
+		"server of k3s": {newBench().node("a", 2, kubelet("v1.34.1+k3s1"), func(n *corev1.Node) {
+			n.Labels["node-role.kubernetes.io/control-plane"] = "true"
+		}, readiness(corev1.ConditionUnknown, "NodeStatusUnknown", "Kubelet stopped posting node status.")),
+			"node.not-ready error", "journalctl -u k3s -n"},
 		"silent": {newBench().node("a", 2, readiness(corev1.ConditionUnknown, "NodeStatusUnknown",
 			"Kubelet stopped posting node status.")), "node.not-ready error", "stopped reporting"},
 		"CNI": {newBench().node("a", 2, readiness(

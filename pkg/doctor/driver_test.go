@@ -242,8 +242,8 @@ func TestDriverPods(t *testing.T) {
 func TestDriverModuleKinds(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"NVRM: installed in this system requires use of the NVIDIA open kernel modules.":     "driver.kernelModuleType=open",
-		"NVRM: installed in this system is not supported by open nvidia.ko because it lacks": "kernelModuleType=proprietary",
+		"installed in this system requires use of the NVIDIA open kernel modules": "driver.kernelModuleType=open",
+		"installed in this system is not supported by open nvidia.ko":             "kernelModuleType=proprietary",
 	} {
 		host := hwNoDriver()
 		host.Probe.Driver = api.DriverFiles{}

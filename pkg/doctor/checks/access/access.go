@@ -11,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
@@ -183,14 +182,8 @@ func checkQuota(f *facts.Facts, r *engine.Result) {
 					continue
 				}
 				issue.Evidence = append(issue.Evidence, quoteQuota(q)...)
-				if owner := metav1.GetControllerOfNoCopy(q); owner != nil {
-					issue.Fix.Text = fmt.Sprintf("%s %s creates the quota and reverts other changes: raise it there, "+
-						"or delete objects that use it.", owner.Kind, words.Clip(owner.Name))
-					continue
-				}
 				if numbers && limit.quota == q.Name {
-					issue.Fix.Text = "Raise the quota (the command adds one pod's request), or delete objects that " +
-						"use it."
+					issue.Fix.Text = "Raise the quota at least by the request of one pod, or delete objects that use it."
 					issue.Fix.Commands = append(issue.Fix.Commands,
 						shell.Command("kubectl -n %s patch resourcequota %s --type merge -p %s", q.Namespace, q.Name,
 							fmt.Sprintf(`{"spec":{"hard":{%q:"%d"}}}`, limit.resource, limit.used+limit.asked)))

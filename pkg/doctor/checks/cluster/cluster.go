@@ -2,6 +2,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -222,10 +223,7 @@ func kubeletUnit(n *facts.Node) string {
 	if n.Distribution == facts.CanonicalK8s {
 		return "snap.k8s.kubelet"
 	}
-	if unit, embedded := facts.EmbeddedUnits()[n.Distribution]; embedded {
-		return unit
-	}
-	return "kubelet"
+	return cmp.Or(n.EmbeddedUnit(), "kubelet")
 }
 
 // isKubelets reports whether the condition is one of Kubernetes' own conditions, which other checks cover.

@@ -73,7 +73,7 @@ func checkLoaded(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Diag
 		return
 	case engine.LacksPCI(r, n):
 		return
-	case len(own) == 0:
+	case len(own) == 0, n.Labels["nvidia.com/gpu.workload.config"] == "vm-passthrough":
 		r.Pass(n.Object())
 		return
 	}

@@ -179,7 +179,8 @@ func driverHeadersCheck() engine.Check {
 				e, finding.FieldEvidence(n.Object(), ".status.nodeInfo.kernelVersion", "%s", kernelOf(n)),
 			},
 			Fix: finding.Fix{
-				Text: "Configure a package repository for the driver's container that contains headers for " +
+				Text: "Check in the log whether the package repository could be reached (driver.env sets a proxy). " +
+					"If so, configure a package repository for the driver's container that contains headers for " +
 					kernelOf(n) + " (" + osOf(n) +
 					"): driver.repoConfig.configMapName. Or use a precompiled driver (driver.usePrecompiled=true, " +
 					"and a branch such as 580 as driver.version), if NVIDIA publishes one for this kernel, or " +
@@ -362,6 +363,20 @@ func precompiledElsewhere(f *facts.Facts, image, kernel string) string {
 }
 
 func driverImageFinding(f *facts.Facts, n *facts.Node, e finding.Evidence, image string) finding.Finding {
+	if !strings.HasPrefix(image, "nvcr.io/nvidia/") {
+		return finding.Finding{
+			Title:  "the registry does not have the driver image for the node's operating system and kernel",
+			Object: n.Object(),
+			Evidence: []finding.Evidence{e, finding.FieldEvidence(n.Object(), ".status.nodeInfo",
+				"osImage: %s, kernelVersion: %s", n.Status.NodeInfo.OSImage, kernelOf(n))},
+			Fix: finding.Fix{
+				Text: fmt.Sprintf("The image %s does not exist in this registry. Copy it there, or correct "+
+					"driver.repository, driver.image and driver.version. NVIDIA publishes images for some operating "+
+					"systems in nvcr.io/nvidia, and none for vGPU: build these for %s, and push them.", image, osOf(n)),
+				Commands: []string{shell.Command("kubectl get node %s --show-labels", n.Name)},
+			},
+		}
+	}
 	if kernel := kernelOf(n); kernel != "" && strings.Contains(image, kernel) {
 		found := finding.Finding{
 			Title: "no precompiled driver image exists for the node's kernel", Object: n.Object(),

@@ -157,6 +157,7 @@ func checkDNS(f *facts.Facts, r *engine.Result) {
 			}
 		}
 		if answered {
+			issue.Title = "a name does not resolve inside the pod"
 			issue.Fix.Text = "The message usually means that a DNS server responded: first check whether the name " +
 				"that the program looked up is correct, and whether its Service or pod existed at that time. " +
 				issue.Fix.Text

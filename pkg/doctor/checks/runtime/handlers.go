@@ -288,6 +288,13 @@ func handlerFix(f *facts.Facts, n *facts.Node, handler string) finding.Fix {
 				"from the pods, or set CRIO_CONFIG_MODE=config in toolkit.env of the operator's chart to make the " +
 				"toolkit add the handler",
 		}
+	case facts.AwaitsDriver(n):
+		pod := facts.Current(n, facts.Toolkit)[0]
+		return finding.Fix{
+			Text: "the toolkit pod adds the handler once the node's driver is ready, and is waiting for the driver: " +
+				"find out why the driver is not ready. A restart of the toolkit does not help",
+			Commands: []string{shell.Command("kubectl describe pod %s -n %s", pod.Name, pod.Namespace)},
+		}
 	case i == nil:
 		fix := finding.Fix{
 			Text: "this node was not read, so it is unknown whether the handler was never configured, or was " +
@@ -302,13 +309,6 @@ func handlerFix(f *facts.Facts, n *facts.Node, handler string) finding.Fix {
 		return fix
 	default:
 		if pods := facts.Current(n, facts.Toolkit); len(pods) > 0 {
-			if facts.AwaitsDriver(n) {
-				return finding.Fix{
-					Text: "the toolkit pod adds the handler once the node's driver is ready, and is waiting for the " +
-						"driver: find out why the driver is not ready. A restart of the toolkit does not help",
-					Commands: []string{shell.Command("kubectl describe pod %s -n %s", pods[0].Name, pods[0].Namespace)},
-				}
-			}
 			return finding.Fix{
 				Text: "the NVIDIA container toolkit adds the handler when the toolkit pod starts, and removes it " +
 					"when the pod terminates: restart the pod, and check its log if the handler does not appear",
@@ -326,14 +326,14 @@ func handlerFix(f *facts.Facts, n *facts.Node, handler string) finding.Fix {
 // configureByHand returns a fix that adds the handler on a node without the GPU operator.
 func configureByHand(n *facts.Node, handler string) finding.Fix {
 	i := instance(n)
-	if place, ok := runtime(n.Distribution); ok && (n.Distribution == facts.K3s || n.Distribution == facts.RKE2) {
+	if n.Distribution == facts.K3s || n.Distribution == facts.RKE2 {
 		if n.Host != nil && n.Host.Probe.ToolkitVersion != "" {
 			return finding.Fix{
 				Text: fmt.Sprintf("the toolkit is on the node, but %s did not find nvidia-container-runtime at "+
 					"startup: it searches /usr/local/nvidia/toolkit, /usr/bin and, in newer releases, the PATH of "+
 					"its unit. Link the program into one of these directories, or add its directory to that PATH, "+
 					"and restart %s",
-					n.Distribution, cmp.Or(i.Unit, place.unit)),
+					n.Distribution, unitOf(n)),
 				Commands: []string{
 					shell.OnHost(n.Name, "sudo find / -xdev -name nvidia-container-runtime"), restartUnit(n),
 				},
@@ -342,7 +342,7 @@ func configureByHand(n *facts.Node, handler string) finding.Fix {
 		return finding.Fix{
 			Text: fmt.Sprintf("%s adds the handler at each start if nvidia-container-runtime is on the node: install "+
 				"the NVIDIA container toolkit there, and restart %s",
-				n.Distribution, cmp.Or(i.Unit, place.unit)),
+				n.Distribution, unitOf(n)),
 			Commands: []string{restartUnit(n)},
 		}
 	}

@@ -148,7 +148,8 @@ func startChecks() []engine.Check {
 					func(n *facts.Node, _ string) finding.Fix {
 						return finding.Fix{
 							Text: "install the NVIDIA container toolkit on the node and use it to configure Docker; " +
-								"the Docker snap is not supported",
+								"the Docker snap is not supported. First drain the node: without live-restore, a " +
+								"restart of Docker terminates its containers",
 							Commands: []string{
 								shell.OnHost(n.Name, "sudo nvidia-ctk runtime configure --runtime=docker"),
 								shell.OnHost(n.Name, "sudo systemctl restart docker"),

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/kubectl/pkg/util/podutils"
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
@@ -195,6 +196,9 @@ func toolkitVersion(f *facts.Facts, n *facts.Node) (string, finding.Evidence) {
 		}
 	}
 	for _, pod := range facts.Current(n, facts.Toolkit) {
+		if !podutils.IsPodReady(pod) {
+			continue // it may not have installed its version
+		}
 		for _, c := range pod.Spec.Containers {
 			if _, tag, ok := strings.Cut(c.Image[strings.LastIndexByte(c.Image, '/')+1:], ":"); ok &&
 				strings.Contains(c.Image, "container-toolkit") {
