@@ -289,6 +289,21 @@ func TestDriverImage(t *testing.T) {
 	}
 }
 
+// TestDriverImageOfMirror verifies that an image that a private registry lacks is not reported as unpublished.
+func TestDriverImageOfMirror(t *testing.T) {
+	t.Parallel()
+	s := hwSnapshot(nil)
+	pod := hwPod(s, "nvidia-driver-daemonset-x", "nvidia-driver-daemonset", "")
+	pod.Status.ContainerStatuses[0].Image = "registry.local/nvidia/driver:570.86-ubuntu22.04"
+	pod.Status.ContainerStatuses[0].State.Waiting = &corev1.ContainerStateWaiting{
+		Reason: "ErrImagePull", Message: "registry.local/nvidia/driver:570.86-ubuntu22.04: not found",
+	}
+	f := hwFinding(t, Examine(s, Options{Checks: []string{"drv.image-tag-missing"}}), "drv.image-tag-missing")
+	if f.Signature == "" && !strings.Contains(f.Fix.Text, "Copy it there") {
+		t.Errorf("the fix is %q", f.Fix.Text)
+	}
+}
+
 // TestDriverUpgrade verifies that an upgrade state is reported as a problem only if it requires manual action.
 func TestDriverUpgrade(t *testing.T) {
 	t.Parallel()

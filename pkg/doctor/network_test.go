@@ -88,6 +88,10 @@ func TestNetworkChecks(t *testing.T) {
 			}, cannotPull("ErrImagePull", `no basic auth credentials`)),
 			"img.pull-auth error, wl.pod-failing error", "IAM role",
 		},
+		"slow": {
+			pull(`rpc error: code = DeadlineExceeded desc = context deadline exceeded`),
+			"img.pull-network error, wl.pod-failing error", "did not finish in time",
+		},
 		"HTTP": {
 			pull(`Head "https://r.example:5000/v2/x": http: server gave HTTP response to HTTPS client`),
 			"img.pull-network error, wl.pod-failing error", "serves HTTP",

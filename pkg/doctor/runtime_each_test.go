@@ -479,6 +479,13 @@ func TestRuntimeChecks(t *testing.T) {
 			s.Hosts["gpu-1"].Probe.SELinux = "enforcing"
 			return s
 		}, "", ""},
+		"a toolkit on Talos": {"rt.wrong-instance", func(t *testing.T) *snapshot.Snapshot {
+			s := gpuCluster(api.Runtime{})
+			s.Nodes[0].Status.NodeInfo.OSImage = "Talos (v1.9.0)"
+			withPart(s, "nvidia-container-toolkit-daemonset", "nvcr.io/nvidia/k8s/container-toolkit:v1.17.8", false)
+			return withLog(s, "nvidia-container-toolkit-daemonset",
+				"unable to dial: dial unix /runtime/sock-dir/containerd.sock: connect: no such file\n")
+		}, finding.Error, "set toolkit.enabled=false"},
 		"another vendor's CDI device": {"cdi.unresolvable", func(t *testing.T) *snapshot.Snapshot {
 			return cannotStart(kubeadmNode(t), "CreateContainerError",
 				"CDI device injection failed: unresolvable CDI devices amd.com/gpu=0")

@@ -363,7 +363,7 @@ func precompiledElsewhere(f *facts.Facts, image, kernel string) string {
 }
 
 func driverImageFinding(f *facts.Facts, n *facts.Node, e finding.Evidence, image string) finding.Finding {
-	if !strings.HasPrefix(image, "nvcr.io/nvidia/") {
+	if image != "" && !strings.HasPrefix(image, "nvcr.io/nvidia/") {
 		return finding.Finding{
 			Title:  "the registry does not have the driver image for the node's operating system and kernel",
 			Object: n.Object(),
@@ -470,7 +470,9 @@ func checkUpgrade(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		issue.Severity, issue.Title = finding.Warning,
 			"operator components are still paused on the node, although its driver upgrade is complete"
 		issue.Fix = finding.Fix{
-			Text: "Restart the driver's pod on the node: its driver manager resets the nvidia.com/gpu.deploy.* labels.",
+			Text: "Restart the driver's pod on the node when its GPU pods can be interrupted, because this reloads " +
+				"the " +
+				"driver: its driver manager resets the nvidia.com/gpu.deploy.* labels.",
 		}
 		for _, pod := range n.Component(facts.Driver) {
 			issue.Fix.Commands = append(issue.Fix.Commands, facts.RestartPod(pod.Namespace, pod.Name))

@@ -255,6 +255,15 @@ func pullFix(f *facts.Facts, pod *corev1.Pod, p pulling) (string, finding.Fix) {
 			Commands: curl,
 		}
 	case "timeout":
+		if strings.Contains(p.evidence.Text, "context deadline exceeded") && !words.ContainsAny(p.evidence.Text,
+			[]string{"dial ", "Head ", "Get ", "i/o timeout", "awaiting", "request canceled"}) {
+			return "the pull of the image did not finish in time", finding.Fix{
+				Text: "Pull the image on the node by hand to see whether it is slow or fails: GPU images are large. " +
+					"Check the network's bandwidth, the disk, and the runtime's journal, or use a registry or mirror " +
+					"near the node.",
+				Commands: try,
+			}
+		}
 		return "the node cannot reach the image's registry: the connection times out", finding.Fix{
 			Text: "Allow the nodes to reach " + registry +
 				" on TCP " + cmp.Or(port, "443") + " (firewall rule, NAT gateway, security group, or HTTPS_PROXY in " +

@@ -69,9 +69,12 @@ func checkUnresolvable(f *facts.Facts, r *engine.Result) {
 	for _, n := range f.Nodes {
 		said := errorsOn(f, "cdi.unresolvable", n)
 		var wrong []finding.Evidence
+		devices := said.name
 		if n.Host != nil {
 			for _, spec := range n.Host.Probe.CDI {
-				wrong = append(wrong, wrongSpec(n, spec)...)
+				if found := wrongSpec(n, spec); len(found) > 0 {
+					wrong, devices = append(wrong, found...), cmp.Or(devices, spec.Kind)
+				}
 			}
 		}
 		if len(said.errors) == 0 && len(wrong) == 0 {
@@ -79,7 +82,7 @@ func checkUnresolvable(f *facts.Facts, r *engine.Result) {
 		}
 		issue := finding.Finding{
 			Object: n.Object(), Title: "CDI devices cannot be resolved",
-			Evidence: append(said.evidence(), wrong[:min(len(wrong), 3)]...), Fix: cdiFix(f, n, said.name),
+			Evidence: append(said.evidence(), wrong[:min(len(wrong), 3)]...), Fix: cdiFix(f, n, devices),
 		}
 		if len(said.errors) == 0 {
 			issue.Title, issue.Severity = "a CDI specification does not match the node", finding.Info
@@ -118,7 +121,7 @@ func wrongSpec(n *facts.Node, spec api.CDISpec) []finding.Evidence {
 
 func cdiFix(f *facts.Facts, n *facts.Node, devices string) finding.Fix {
 	switch {
-	case strings.Contains(devices, "/") && !strings.Contains(devices, "nvidia"):
+	case strings.Index(devices, "/") > 0 && !strings.Contains(devices, "nvidia"): // not a path
 		return finding.Fix{
 			Text: "find the specification that names the device (" + words.Clip(devices) + "): its vendor's device " +
 				"plugin, DRA driver or toolkit writes it. If it is missing or names a file that does not exist, " +

@@ -179,6 +179,9 @@ func checkUnknownError(f *facts.Facts, r *engine.Result) {
 					},
 				},
 			}
+			if metav1.GetControllerOf(pod) == nil {
+				issue.Fix.Commands = issue.Fix.Commands[1:] // nothing would recreate the pod
+			}
 			if plugin {
 				describePlugin(f, pod, &issue)
 			}

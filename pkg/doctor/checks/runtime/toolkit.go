@@ -20,6 +20,14 @@ import (
 // toolkitFix returns a fix that configures the NVIDIA container toolkit for the kubelet's containerd, depending on how
 // the toolkit was installed.
 func toolkitFix(f *facts.Facts, n *facts.Node) finding.Fix {
+	if n.Distribution == facts.Talos || n.Distribution == facts.Bottlerocket {
+		return finding.Fix{
+			Text: fmt.Sprintf("%s includes the NVIDIA container toolkit (as a system extension or in its NVIDIA "+
+				"variants), and the GPU operator's toolkit cannot change it: set toolkit.enabled=false in the "+
+				"operator's values, or only for these nodes the label nvidia.com/gpu.deploy.container-toolkit=false",
+				n.Distribution),
+		}
+	}
 	env := toolkitEnv(f, n)
 	if len(env) == 0 {
 		return finding.Fix{
