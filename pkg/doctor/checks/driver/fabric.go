@@ -188,9 +188,7 @@ func fabricFix(f *facts.Facts, n *facts.Node, driver string) finding.Fix {
 	branch, _, _ := strings.Cut(driver, ".")
 	fix := finding.Fix{
 		Text: "Install the Fabric Manager in exactly the driver's version, and start it. On B200 and later " +
-			"generations, first load the InfiniBand modules (ib_umad, mlx5_ib). In a virtual machine, check the " +
-			"host. Without NVSwitches, in confidential computing mode, set the GPUs ready (nvidia-smi conf-compute " +
-			"-srs 1).",
+			"generations, first load the InfiniBand modules (ib_umad, mlx5_ib). In a virtual machine, check the host.",
 		Commands: []string{
 			shell.OnHost(n.Name, "sudo systemctl enable --now nvidia-fabricmanager"),
 		},

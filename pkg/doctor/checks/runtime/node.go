@@ -169,7 +169,7 @@ func checkUnknownError(f *facts.Facts, r *engine.Result) {
 				Object: facts.PodObject(pod), Nodes: []string{n.Name}, Confidence: finding.Likely,
 				Title: "the container lost its GPUs while running", Evidence: []finding.Evidence{finding.Clipped(e)},
 				Fix: finding.Fix{
-					Text: "restart the pod; to prevent a recurrence, create the links in /dev/char on the node (and " +
+					Text: "recreate the pod; to prevent a recurrence, create the links in /dev/char on the node (and " +
 						"a udev rule that creates them at boot), or provide GPUs through CDI. If the new pod fails " +
 						"at its start, it never gets access: check that no-cgroups is not true in the toolkit's " +
 						"config.toml",
