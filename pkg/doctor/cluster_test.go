@@ -26,6 +26,10 @@ func TestClusterChecks(t *testing.T) {
 		},
 		"PLEG": {newBench().node("a", 2, readiness(corev1.ConditionFalse, "KubeletNotReady",
 			"PLEG is not healthy: pleg was last seen active 3m ago")), "node.not-ready error", "PLEG"},
+		"server of k3s": {newBench().node("a", 2, kubelet("v1.34.1+k3s1"), func(n *corev1.Node) {
+			n.Labels["node-role.kubernetes.io/control-plane"] = "true"
+		}, readiness(corev1.ConditionUnknown, "NodeStatusUnknown", "Kubelet stopped posting node status.")),
+			"node.not-ready error", "journalctl -u k3s -n"},
 		"silent": {newBench().node("a", 2, readiness(corev1.ConditionUnknown, "NodeStatusUnknown",
 			"Kubelet stopped posting node status.")), "node.not-ready error", "stopped reporting"},
 		"CNI": {newBench().node("a", 2, readiness(
@@ -82,6 +86,12 @@ func TestClusterChecks(t *testing.T) {
 		), "", ""},
 		"kubelet too new": {newBench().node("a", 2, kubelet("v1.37.0")), "sched.node-state warning", ""},
 		"kubelet of GKE":  {newBench().node("a", 2, kubelet("v1.34.1-gke.1829001")), "", ""},
+		"cordoned by a controller": {
+			newBench().node("a", 2, func(n *corev1.Node) {
+				n.Spec.Unschedulable = true
+				n.Labels["dgxc.nvidia.com/nvsentinel-state"] = "quarantined"
+			}), "sched.node-state info", "Do not uncordon the node before",
+		},
 		"no rights": {
 			newBench().missing("api/nodes"),
 			"node.condition unknown, node.not-ready unknown, node.pressure unknown, sched.all-in-use unknown, sched.bigger-than-any-node unknown, sched.fragmented unknown, sched.insufficient-gpu unknown, sched.insufficient-other unknown, sched.no-scheduler unknown, sched.node-selector unknown, sched.node-state unknown, sched.nodes-unavailable unknown, sched.none-advertised unknown, sched.taint unknown, sched.unbalanced unknown, sched.unschedulable unknown, sched.volume unknown, sched.waiting unknown, sched.wrong-resource-name unknown",

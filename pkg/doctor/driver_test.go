@@ -238,6 +238,39 @@ func TestDriverPods(t *testing.T) {
 	}
 }
 
+// TestDriverModuleKinds verifies that doctor recommends the kernel modules that the GPU supports.
+func TestDriverModuleKinds(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"installed in this system requires use of the NVIDIA open kernel modules": "driver.kernelModuleType=open",
+		"installed in this system is not supported by open nvidia.ko":             "kernelModuleType=proprietary",
+	} {
+		host := hwNoDriver()
+		host.Probe.Driver = api.DriverFiles{}
+		s := hwSnapshot(host)
+		hwPod(s, "nvidia-driver-daemonset-x", "nvidia-driver-daemonset", text+"\n")
+		found := hwFinding(t, Examine(s, Options{Checks: []string{"drv.unsupported-gpu"}}), "drv.unsupported-gpu")
+		if found.Signature == "" && !strings.Contains(found.Fix.Text, want) {
+			t.Errorf("%q: the fix is %q, want %q", text, found.Fix.Text, want)
+		}
+	}
+}
+
+// TestStuckUpgradeDrainsNothing verifies that the fix for a driver that is in use first shows the pods, and does not
+// drain all nodes.
+func TestStuckUpgradeDrainsNothing(t *testing.T) {
+	t.Parallel()
+	host := hwNoDriver()
+	s := hwSnapshot(host)
+	s.ClusterPolicies = policyWith(map[string]any{"driver": map[string]any{"enabled": true}})
+	hwPod(s, "nvidia-driver-daemonset-x", "nvidia-driver-daemonset", "failed to unload driver: in use\n")
+	found := hwFinding(t, Examine(s, Options{Checks: []string{"drv.upgrade-stuck"}}), "drv.upgrade-stuck")
+	all := strings.Join(found.Fix.Commands, "\n")
+	if strings.Contains(all, "drain") || strings.Contains(all, "upgrade-required") {
+		t.Errorf("the commands are\n%s", all)
+	}
+}
+
 // TestDriverImage verifies that a driver image that does not exist is distinguished from an unreachable registry.
 func TestDriverImage(t *testing.T) {
 	t.Parallel()
@@ -253,6 +286,21 @@ func TestDriverImage(t *testing.T) {
 		if got := strings.Join(hwRoots(Examine(s, Options{Checks: hwChecks()})), ", "); got != want {
 			t.Errorf("%q gives %q, want %q", message, got, want)
 		}
+	}
+}
+
+// TestDriverImageOfMirror verifies that an image that a private registry lacks is not reported as unpublished.
+func TestDriverImageOfMirror(t *testing.T) {
+	t.Parallel()
+	s := hwSnapshot(nil)
+	pod := hwPod(s, "nvidia-driver-daemonset-x", "nvidia-driver-daemonset", "")
+	pod.Status.ContainerStatuses[0].Image = "registry.local/nvidia/driver:570.86-ubuntu22.04"
+	pod.Status.ContainerStatuses[0].State.Waiting = &corev1.ContainerStateWaiting{
+		Reason: "ErrImagePull", Message: "registry.local/nvidia/driver:570.86-ubuntu22.04: not found",
+	}
+	f := hwFinding(t, Examine(s, Options{Checks: []string{"drv.image-tag-missing"}}), "drv.image-tag-missing")
+	if f.Signature == "" && !strings.Contains(f.Fix.Text, "Copy it there") {
+		t.Errorf("the fix is %q", f.Fix.Text)
 	}
 }
 

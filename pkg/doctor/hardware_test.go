@@ -409,6 +409,24 @@ func TestInjectedLine(t *testing.T) {
 	}
 }
 
+// TestResetWithContainerDriver verifies that the GPU is reset in the driver's container if the node has no nvidia-smi.
+func TestResetWithContainerDriver(t *testing.T) {
+	t.Parallel()
+	host := hwHost()
+	host.KernelLog = append(host.KernelLog, hwLine(60, "NVRM: Xid (PCI:0000:17:00): 48, DBE (double bit error)"))
+	s := hwSnapshot(host)
+	pod := hwPod(s, "nvidia-driver-daemonset-x", "nvidia-driver-daemonset", "")
+	pod.Spec.Containers[0].Name, pod.Status = "nvidia-driver-ctr", corev1.PodStatus{
+		Phase:      corev1.PodRunning,
+		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+	}
+	f := hwFinding(t, Examine(s, Options{Checks: []string{"hw.ecc"}}), "hw.ecc")
+	want := "kubectl exec -n gpu-operator nvidia-driver-daemonset-x -c nvidia-driver-ctr -- nvidia-smi --gpu-reset -i "
+	if all := strings.Join(f.Fix.Commands, "\n"); !strings.Contains(all, want) {
+		t.Errorf("the commands are\n%s", all)
+	}
+}
+
 // TestRepeatedXIDs verifies that many lines with the same code and GPU are one finding with a count, and that
 // repetition makes an application fault a warning.
 func TestRepeatedXIDs(t *testing.T) {

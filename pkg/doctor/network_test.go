@@ -76,6 +76,30 @@ func TestNetworkChecks(t *testing.T) {
 			),
 			"img.pull-auth error, wl.pod-failing error", "imagePullSecrets",
 		},
+		"auth, with a secret in the pod": {
+			newBench().node("a", 2).pod("p", "a", 1, func(p *corev1.Pod) {
+				p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "mine"}}
+			}, cannotPull("ErrImagePull", `pull access denied: authorization failed`)),
+			"img.pull-auth error, wl.pod-failing error", "kubectl -n team get secret mine",
+		},
+		"auth, ECR": {
+			newBench().node("a", 2).pod("p", "a", 1, func(p *corev1.Pod) {
+				p.Spec.Containers[0].Image = "1.dkr.ecr.eu-west-1.amazonaws.com/x:1"
+			}, cannotPull("ErrImagePull", `no basic auth credentials`)),
+			"img.pull-auth error, wl.pod-failing error", "IAM role",
+		},
+		"slow": {
+			pull(`rpc error: code = DeadlineExceeded desc = context deadline exceeded`),
+			"img.pull-network error, wl.pod-failing error", "did not finish in time",
+		},
+		"HTTP": {
+			pull(`Head "https://r.example:5000/v2/x": http: server gave HTTP response to HTTPS client`),
+			"img.pull-network error, wl.pod-failing error", "serves HTTP",
+		},
+		"no DNS on the node": {newBench().node("a", 2).pod("p", "a", 1, crashing(1, "Error"), func(p *corev1.Pod) {
+			p.Spec.HostNetwork = true
+		}).log("p", "socket.gaierror: [Errno -3] Temporary failure in name resolution"),
+			"net.dns error, wl.pod-failing error", "ClusterFirstWithHostNet"},
 		"limit": {
 			pull(`429 Too Many Requests - toomanyrequests: You have reached your pull rate limit.`),
 			"img.pull-auth error, wl.pod-failing error", "mirror",

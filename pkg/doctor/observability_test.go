@@ -59,6 +59,17 @@ func TestObservability(t *testing.T) {
 		}
 		pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"memory": resource.MustParse("128Mi")}
 	})
+	byFlux := killed
+	byFlux.HelmReleases = []snapshot.HelmRelease{operatorRelease()}
+	byFlux.ClusterPolicies = []unstructured.Unstructured{
+		custom("ClusterPolicy", "", "cluster-policy", map[string]any{}, map[string]any{"state": "ready"}),
+	}
+	byFlux.ClusterPolicies[0].SetLabels(map[string]string{"helm.toolkit.fluxcd.io/name": "gpus"})
+	unlimited := logged("", func(pod *corev1.Pod) {
+		pod.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{
+			Reason: "OOMKilled", ExitCode: 137,
+		}
+	})
 	failing := "op.operand-failing Pod gpu-operator/nvidia-dcgm-exporter-x"
 	runOperandCases(t, map[string]operandCase{
 		"the labels fit": {s: scraped(byLabel, map[string]string{"release": "prom"})},
@@ -81,11 +92,13 @@ func TestObservability(t *testing.T) {
 		},
 		"no selector takes none": {
 			s:    scraped(map[string]any{}, nil),
+			fix:  []string{"set its spec.serviceMonitorSelector"},
 			want: []string{"root obs.dcgm-labels warning ServiceMonitor gpu-operator/nvidia-dcgm-exporter"},
 		},
 		"only the own namespace": {
 			s:        scraped(map[string]any{"serviceMonitorSelector": map[string]any{}}, nil),
 			want:     []string{"root obs.dcgm-labels warning ServiceMonitor gpu-operator/nvidia-dcgm-exporter"},
+			fix:      []string{"serviceMonitorNamespaceSelector"},
 			evidence: []string{"only namespace monitoring"},
 		},
 		"another namespace": {
@@ -141,6 +154,14 @@ func TestObservability(t *testing.T) {
 			s: killed, want: []string{"root obs.dcgm-crash warning Pod gpu-operator/nvidia-dcgm-exporter-x", failing},
 			evidence: []string{"128Mi"}, fix: []string{"--limits=memory=1Gi"},
 		},
+		"out of memory, and Flux owns the limit": {
+			s: byFlux, want: []string{"root obs.dcgm-crash warning Pod gpu-operator/nvidia-dcgm-exporter-x", failing},
+			fix: []string{"kubectl patch clusterpolicy"}, // which the engine replaces with a note about Flux
+		},
+		"out of memory without a limit": {s: unlimited, want: []string{
+			"root op.operand-failing warning Pod gpu-operator/nvidia-dcgm-exporter-x",
+			"unknown obs.dcgm-crash Pod gpu-operator/nvidia-dcgm-exporter-x",
+		}},
 		"it crashes for another reason": {
 			s:        logged("panic\n"),
 			want:     []string{"root op.operand-failing warning Pod gpu-operator/nvidia-dcgm-exporter-x"},

@@ -479,6 +479,32 @@ func TestRuntimeChecks(t *testing.T) {
 			s.Hosts["gpu-1"].Probe.SELinux = "enforcing"
 			return s
 		}, "", ""},
+		"a toolkit on Talos": {"rt.wrong-instance", func(t *testing.T) *snapshot.Snapshot {
+			s := gpuCluster(api.Runtime{})
+			s.Nodes[0].Status.NodeInfo.OSImage = "Talos (v1.9.0)"
+			withPart(s, "nvidia-container-toolkit-daemonset", "nvcr.io/nvidia/k8s/container-toolkit:v1.17.8", false)
+			return withLog(s, "nvidia-container-toolkit-daemonset",
+				"unable to dial: dial unix /runtime/sock-dir/containerd.sock: connect: no such file\n")
+		}, finding.Error, "set toolkit.enabled=false"},
+		"another vendor's CDI device": {"cdi.unresolvable", func(t *testing.T) *snapshot.Snapshot {
+			return cannotStart(kubeadmNode(t), "CreateContainerError",
+				"CDI device injection failed: unresolvable CDI devices amd.com/gpu=0")
+		}, finding.Error, "find the specification that names the device (amd.com/gpu=0)"},
+		"the shim of another runtime": {"rt.runtime-type", func(t *testing.T) *snapshot.Snapshot {
+			return cannotStart(kubeadmNode(t), "CreateContainerError",
+				`failed to start shim: runtime "io.containerd.kata.v2" binary not installed`)
+		}, finding.Error, "without its isolation"},
+		"a toolkit program without a toolkit": {"rt.binary-missing", func(t *testing.T) *snapshot.Snapshot {
+			return cannotStart(kubeadmNode(t), "CreateContainerError", "unable to retrieve OCI runtime error: "+
+				"fork/exec /usr/local/nvidia/toolkit/nvidia-container-runtime: no such file or directory")
+		}, finding.Error, "let the operator run one there"},
+		"a plugin with a configuration file": {"rt.cpumanager", func(t *testing.T) *snapshot.Snapshot {
+			s := kubeadmNode(t)
+			s.Hosts["gpu-1"].Probe.KubeletConfig = map[string]string{"cpuManagerPolicy": "static"}
+			pluginEnv(s, corev1.EnvVar{Name: "DEVICE_LIST_STRATEGY", Value: "envvar"},
+				corev1.EnvVar{Name: "CONFIG_FILE", Value: "/config/config.yaml"})
+			return s
+		}, "", ""},
 		"restarts again and again": {"rt.restart-loop", func(t *testing.T) *snapshot.Snapshot {
 			s := kubeadmNode(t)
 			text := ""

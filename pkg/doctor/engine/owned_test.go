@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -55,6 +56,13 @@ func TestFixesSayWhoManagesTheObject(t *testing.T) {
 			daemonSet(metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{
 				Kind: "ClusterPolicy", Name: "cluster-policy", Controller: &yes,
 			}}}), edit, "ClusterPolicy cluster-policy owns the daemonset", false,
+		},
+		"a quota of Kubeflow": {
+			snapshot.Snapshot{ResourceQuotas: []corev1.ResourceQuota{{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "team", Name: "q",
+				OwnerReferences: []metav1.OwnerReference{{Kind: "Profile", Name: "team", Controller: &yes}},
+			}}}}, "kubectl -n team patch resourcequota q --type merge -p '{}'", "Profile team owns the resourcequota",
+			false,
 		},
 		"nobody":                      {policy(nil, nil), patch, "", true},
 		"an object that is not there": {snapshot.Snapshot{}, patch, "", true},

@@ -67,10 +67,12 @@ func HelmUpgradeFile(h snapshot.HelmRelease) string {
 // installed the operator, because the next upgrade would revert any other change; otherwise, they patch the
 // ClusterPolicy. Both use the same path, for example "toolkit.enabled".
 func ChangeOperator(f *Facts, path string, value any) []string {
-	if h, ok := ReleaseOf(f, ChartOperator); ok {
+	policy, ok := ClusterPolicy(f)
+	// If Flux installed the release, the engine replaces the command that patches the ClusterPolicy with a note.
+	byFlux := ok && policy.GetLabels()["helm.toolkit.fluxcd.io/name"] != ""
+	if h, released := ReleaseOf(f, ChartOperator); released && !byFlux {
 		return []string{HelmUpgrade(h, fmt.Sprintf("%s=%v", path, value))}
 	}
-	policy, ok := ClusterPolicy(f)
 	if !ok {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -15,7 +16,7 @@ import (
 
 // RuntimeUnit returns the systemd unit of the node's container runtime.
 func (n *Node) RuntimeUnit() string {
-	unit, embedded := EmbeddedUnits()[n.Distribution]
+	unit := n.EmbeddedUnit()
 	switch {
 	case n.Distribution == MicroK8s:
 		return "snap.microk8s.daemon-containerd"
@@ -23,17 +24,19 @@ func (n *Node) RuntimeUnit() string {
 		return "snap.k8s.containerd"
 	case n.IsCRIO():
 		return "crio"
-	case embedded:
-		return unit
 	}
-	return "containerd"
+	return cmp.Or(unit, "containerd")
 }
 
-// EmbeddedUnits returns the systemd units of distributions that embed the kubelet in another program.
-func EmbeddedUnits() map[Distribution]string {
-	return map[Distribution]string{
+// EmbeddedUnit returns the systemd unit of the program that embeds the kubelet in the node's distribution, or "".
+func (n *Node) EmbeddedUnit() string {
+	units := map[Distribution]string{
 		K3s: "k3s-agent", RKE2: "rke2-agent", K0s: "k0sworker", MicroK8s: "snap.microk8s.daemon-kubelite",
 	}
+	if _, server := n.Labels["node-role.kubernetes.io/control-plane"]; server {
+		units[K3s], units[RKE2], units[K0s] = "k3s", "rke2-server", "k0scontroller"
+	}
+	return units[n.Distribution]
 }
 
 // QuoteCondition returns a node condition as evidence.

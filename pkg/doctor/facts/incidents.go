@@ -42,6 +42,16 @@ func Drain(n *Node, more ...string) []string {
 // ResetGPU returns the command that resets one GPU, or all GPUs if p is the zero value. The reset fails while a process
 // is using the GPUs; a reboot has the same effect.
 func ResetGPU(n *Node, p xid.PCI) string {
+	for _, pod := range Current(n, Driver) {
+		if MainContainer(pod) == "nvidia-driver-ctr" { // the node itself has no nvidia-smi
+			format, args := "kubectl exec -n %s %s -c nvidia-driver-ctr -- nvidia-smi --gpu-reset",
+				[]any{pod.Namespace, pod.Name}
+			if p != (xid.PCI{}) {
+				format, args = format+" -i %s", append(args, p.WithFunction())
+			}
+			return shell.Command(format, args...)
+		}
+	}
 	if p == (xid.PCI{}) {
 		return shell.OnHost(n.Name, "sudo nvidia-smi --gpu-reset")
 	}
@@ -77,6 +87,7 @@ func (v *GPUView) IncidentFinding(
 	case v.Over(g):
 		f.Severity, f.Confidence = finding.Info, finding.Possible
 		f.Title += ", before the driver was last loaded; the GPU has responded since"
+		f.Fix = finding.Fix{Text: "No action is required now. If the error recurs: " + fix.Text}
 	case g.FromUserSpace():
 		f.Confidence = finding.Possible
 		f.Title = "the kernel log reports " + CodeName(g.Event) + ", but the line was written by a program, not by " +

@@ -26,6 +26,12 @@ func (f *Facts) MetaOf(kind, namespace, name string) metav1.Object {
 		return find(len(f.ConfigMaps), func(i int) metav1.Object { return &f.ConfigMaps[i] })
 	case "runtimeclass":
 		return find(len(f.RuntimeClasses), func(i int) metav1.Object { return &f.RuntimeClasses[i] })
+	case "networkpolicy":
+		return find(len(f.NetworkPolicies), func(i int) metav1.Object { return &f.NetworkPolicies[i] })
+	case "resourcequota":
+		return find(len(f.ResourceQuotas), func(i int) metav1.Object { return &f.ResourceQuotas[i] })
+	case "servicemonitor":
+		return find(len(f.ServiceMonitors), func(i int) metav1.Object { return &f.ServiceMonitors[i] })
 	case "namespace":
 		return find(len(f.Namespaces), func(i int) metav1.Object { return &f.Namespaces[i] })
 	}

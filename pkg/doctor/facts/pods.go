@@ -159,6 +159,10 @@ func EditCommands(pod *corev1.Pod) []string {
 		return []string{shell.OnHost(pod.Spec.NodeName,
 			"ls /etc/kubernetes/manifests # edit the manifest of the static pod, which is usually in this directory")}
 	case "replicaset":
+		if hash := pod.Labels["rollouts-pod-template-hash"]; hash != "" {
+			name, _ = strings.CutSuffix(name, "-"+hash)
+			return []string{shell.Command("kubectl -n %s edit rollout %s", pod.Namespace, name)}
+		}
 		return []string{shell.Command("kubectl -n %s edit deployment %s", pod.Namespace, DeploymentName(pod, name))}
 	case "job":
 		return []string{shell.Command(
@@ -174,6 +178,7 @@ func EditCommands(pod *corev1.Pod) []string {
 // StatefulSet or Job, or "" if there is none. The operator reverts changes to the generated object.
 func GeneratedBy(pod *corev1.Pod) (kind, name string) {
 	for _, by := range [][2]string{
+		{"nvidia.com/dynamo-graph-deployment-name", "DynamoGraphDeployment"},
 		{"leaderworkerset.sigs.k8s.io/name", "LeaderWorkerSet"},
 		{"serving.kserve.io/inferenceservice", "InferenceService"}, {"notebook-name", "Notebook"}, // Kubeflow's
 	} {

@@ -183,7 +183,7 @@ func checkQuota(f *facts.Facts, r *engine.Result) {
 				}
 				issue.Evidence = append(issue.Evidence, quoteQuota(q)...)
 				if numbers && limit.quota == q.Name {
-					issue.Fix.Text = "Raise the quota (the command adds one pod's request), or delete objects that " +
+					issue.Fix.Text = "Raise the quota by at least the request of one pod, or delete objects that " +
 						"use it."
 					issue.Fix.Commands = append(issue.Fix.Commands,
 						shell.Command("kubectl -n %s patch resourcequota %s --type merge -p %s", q.Namespace, q.Name,

@@ -2,6 +2,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -222,10 +223,7 @@ func kubeletUnit(n *facts.Node) string {
 	if n.Distribution == facts.CanonicalK8s {
 		return "snap.k8s.kubelet"
 	}
-	if unit, embedded := facts.EmbeddedUnits()[n.Distribution]; embedded {
-		return unit
-	}
-	return "kubelet"
+	return cmp.Or(n.EmbeddedUnit(), "kubelet")
 }
 
 // isKubelets reports whether the condition is one of Kubernetes' own conditions, which other checks cover.
@@ -373,8 +371,10 @@ func checkNodeState(f *facts.Facts, r *engine.Result) {
 			Title: "the GPU node is cordoned", Object: n.Object(), Severity: finding.Info,
 			Evidence: []finding.Evidence{{Source: n.Object().String() + " .spec.unschedulable", Text: "true"}},
 			Fix: finding.Fix{
-				Text:     "Find out who cordoned the node and why, then uncordon it.",
-				Commands: []string{shell.Command("kubectl uncordon %s", n.Name)},
+				Text: "Find out who cordoned the node and why. If the reason no longer applies, uncordon it.",
+				Commands: []string{
+					shell.Command("kubectl describe node %s", n.Name), shell.Command("kubectl uncordon %s", n.Name),
+				},
 			},
 		}
 		for _, t := range n.Spec.Taints {
@@ -390,7 +390,19 @@ func checkNodeState(f *facts.Facts, r *engine.Result) {
 				if value := from[label]; value != "" && value != "upgrade-done" {
 					issue.Evidence = append(issue.Evidence,
 						finding.Evidence{Source: n.Object().String() + " .metadata", Text: label + "=" + value})
+					issue.Fix = finding.Fix{
+						Text: "The controller that set " + label + " cordoned the node, and uncordons it when its " +
+							"work there is complete. If the value does not change, find out what the controller is " +
+							"waiting for. Do not uncordon the node before.",
+						Commands: issue.Fix.Commands[:1],
+					}
 				}
+			}
+		}
+		if taint, leaves := departs(n); leaves {
+			issue.Evidence = append(issue.Evidence, finding.Evidence{Source: n.Object().String(), Text: taint})
+			issue.Fix = finding.Fix{
+				Text: "The node is being removed or shut down, so do not uncordon it: its pods need another node.",
 			}
 		}
 		if waits := waitFor(f, n); len(waits) > 0 {

@@ -148,9 +148,16 @@ func checkDevices(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Dia
 			},
 		},
 	}
+	if validators := facts.Current(n, facts.Validator); containerDriver(f, n) && len(validators) > 0 {
+		issue.Fix = finding.Fix{ // the host has no nvidia-modprobe
+			Text: "The GPU operator's validator creates the device nodes of the driver's container: restart its pod " +
+				"on the node, and check the log of its container driver-validation if they are still missing.",
+			Commands: []string{facts.RestartPod(validators[0].Namespace, validators[0].Name)},
+		}
+	}
 	if p, ok := platform.Of(string(n.Distribution)); ok && !p.HasShell() {
-		issue.Fix = finding.Fix{Text: "Reboot the node. If the device nodes are missing again, the driver does not " +
-			"start: check the logs of the driver's units or extensions on the node."}
+		issue.Fix = finding.Fix{Text: "Drain and reboot the node. If the device nodes are missing again, the driver " +
+			"does not start: check the logs of the driver's units or extensions on the node."}
 	}
 	if e, ok := podTexts(f, n, "/dev/nvidiactl: no such file", "/dev/nvidia0: no such file", "driver/dev/nvidia"); ok {
 		issue.Severity, issue.Confidence, issue.Evidence = finding.Error, finding.Certain, append(issue.Evidence, e)

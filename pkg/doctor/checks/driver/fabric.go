@@ -226,10 +226,8 @@ func fabricFix(f *facts.Facts, n *facts.Node, driver string) finding.Fix {
 		"image does not contain it, and a restart does not help: install the Fabric Manager in exactly the driver's " +
 		"version" + version +
 		" on the node and start it, or use a driver image that contains it."
-	for _, pod := range n.Component(facts.Driver) {
-		fix.Commands = append([]string{
-			shell.Command("kubectl logs -n %s %s -c nvidia-driver-ctr --tail=100", pod.Namespace, pod.Name),
-		}, fix.Commands...)
+	if logs := driverLogs(n); len(logs) > 0 {
+		fix.Commands = logs
 	}
 	return fix
 }

@@ -48,7 +48,16 @@ func checkLibraries(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			Commands: reloadDriver(n),
 		},
 	}
-	if by := packager(n); by == "apt" {
+	if containerDriver(f, n) {
+		issue.Fix = finding.Fix{Text: "The GPU operator's driver container loads the module. If the host also has " +
+			"packages of the driver, remove them, or set driver.enabled=false to use only these. Otherwise, drain " +
+			"the node, and restart the driver pod on it, which replaces the old module."}
+		var restart []string
+		for _, pod := range facts.Current(n, facts.Driver) {
+			restart = append(restart, facts.RestartPod(pod.Namespace, pod.Name))
+		}
+		issue.Fix.Commands = facts.Drain(n, append(restart, facts.Uncordon(n))...)
+	} else if by := packager(n); by == "apt" {
 		issue.Fix.Commands = append(issue.Fix.Commands,
 			shell.OnHost(n.Name, "sudo apt-mark hold 'nvidia-*' 'libnvidia-*'"))
 	}
@@ -58,7 +67,7 @@ func checkLibraries(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			r.Unknown(n.Object(), "%s", f.WhyNoHost(n.Name))
 			return
 		}
-		issue.Evidence = []finding.Evidence{said}
+		issue.Evidence, issue.Confidence = []finding.Evidence{said}, finding.Likely // an image may have own libraries
 		r.Add(issue)
 		return
 	}

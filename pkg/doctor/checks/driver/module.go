@@ -73,7 +73,7 @@ func checkLoaded(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Diag
 		return
 	case engine.LacksPCI(r, n):
 		return
-	case len(own) == 0:
+	case len(own) == 0, n.Labels["nvidia.com/gpu.workload.config"] == "vm-passthrough":
 		r.Pass(n.Object())
 		return
 	}
@@ -186,14 +186,14 @@ func nouveauCheck() engine.Check {
 }
 
 func checkNouveau(f *facts.Facts, r *engine.Result, n *facts.Node) {
-	issue, module := finding.Finding{Object: n.Object()}, "nouveau"
+	issue, module, bound := finding.Finding{Object: n.Object()}, "nouveau", false
 	if e, ok := driverPodLog(f, n, nouveauTexts()...); ok {
 		issue.Evidence = append(issue.Evidence, e)
 	}
 	if n.Host != nil {
 		for _, d := range n.Host.Probe.PCI {
 			if own := kernelsOwn(d); facts.IsGPUDevice(d) && own != "" {
-				module = own
+				module, bound = own, true
 				issue.Evidence = append(issue.Evidence,
 					finding.Evidence{Source: "/sys/bus/pci/devices/" + d.Address + "/driver on node " +
 						n.Name, Text: d.Driver})
@@ -206,8 +206,12 @@ func checkNouveau(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			}
 		}
 	}
-	issue.Title, issue.Fix = "the module "+module+" is bound to the node's GPUs, so NVIDIA's driver cannot use them",
-		blacklist(n, module)
+	if bound {
+		issue.Title = "the module " + module + " is bound to the node's GPUs, so NVIDIA's driver cannot use them"
+	} else {
+		issue.Title = "the module " + module + " is in use, so the driver's container cannot load NVIDIA's driver"
+	}
+	issue.Fix = blacklist(n, module)
 	switch {
 	case len(issue.Evidence) > 0:
 		r.Add(issue)

@@ -70,6 +70,15 @@ func driverPodLog(f *facts.Facts, n *facts.Node, texts ...string) (finding.Evide
 	return finding.Evidence{}, false
 }
 
+// driverLogs returns the commands that show the logs of the node's driver pods.
+func driverLogs(n *facts.Node) (all []string) {
+	for _, pod := range facts.Current(n, facts.Driver) {
+		all = append(all,
+			shell.Command("kubectl logs -n %s %s --all-containers --tail=100", pod.Namespace, pod.Name))
+	}
+	return all
+}
+
 func restarts(pod *corev1.Pod) int32 {
 	var n int32
 	for s := range facts.Statuses(pod) {
@@ -136,9 +145,11 @@ func driverBuildCheck() engine.Check {
 		issue := finding.Finding{
 			Title: "the driver's container cannot build or load the kernel module", Evidence: []finding.Evidence{e},
 			Fix: finding.Fix{
-				Text: "Use a newer driver that supports the kernel " + kernelOf(n) + " of " + osOf(n) +
-					", or an older kernel. If the host already has a driver, do not install a second one: driver.enabled=false.",
-				Commands: facts.ChangeOperator(f, "driver.version", "VERSION"),
+				Text: "See the driver pod's log for the error of the compiler or of modprobe. If the driver does not " +
+					"support the kernel " + kernelOf(n) + " of " + osOf(n) + ", use a newer driver (driver.version " +
+					"in the GPU operator's values) or an older kernel. If the host already has a driver, do not " +
+					"install a second one: driver.enabled=false.",
+				Commands: driverLogs(n),
 			},
 		}
 		if k, ok := grepKernel(
@@ -168,11 +179,13 @@ func driverHeadersCheck() engine.Check {
 				e, finding.FieldEvidence(n.Object(), ".status.nodeInfo.kernelVersion", "%s", kernelOf(n)),
 			},
 			Fix: finding.Fix{
-				Text: "Configure a package repository for the driver's container that contains headers for " +
+				Text: "Check in the log whether the package repository could be reached (driver.env sets a proxy). " +
+					"If so, configure a package repository for the driver's container that contains headers for " +
 					kernelOf(n) + " (" + osOf(n) +
-					"): driver.repoConfig.configMapName. Or use a precompiled driver (driver.usePrecompiled=true), if NVIDIA " +
-					"publishes one for this kernel, or switch the node to a kernel from its distribution.",
-				Commands: facts.ChangeOperator(f, "driver.usePrecompiled", true),
+					"): driver.repoConfig.configMapName. Or use a precompiled driver (driver.usePrecompiled=true, " +
+					"and a branch such as 580 as driver.version), if NVIDIA publishes one for this kernel, or " +
+					"switch the node to a kernel from its distribution.",
+				Commands: driverLogs(n),
 			},
 		}, ok
 	})
@@ -199,11 +212,21 @@ func secureBootCheck() engine.Check {
 			Title:    "Secure Boot rejects the driver's module, because it is not signed with a key that the kernel trusts",
 			Evidence: []finding.Evidence{e},
 			Fix: finding.Fix{
-				Text: "Use a signed module: packages of " + osOf(n) +
+				Text: "Use a module that is signed with a key that the kernel trusts: packages of " + osOf(n) +
 					" (on Ubuntu, linux-modules-nvidia-*), or a precompiled driver container. Or sign the module and enroll the key (mokutil --import, then reboot), or disable " +
 					"Secure Boot in the firmware.",
 				Commands: []string{shell.OnHost(n.Name, "mokutil --sb-state")},
 			},
+		}
+		if n.Host != nil && n.Host.Probe.SecureBoot == "disabled" || n.Distribution == facts.Talos {
+			// Talos, kernel lockdown and module.sig_enforce require signatures without Secure Boot.
+			issue.Title = "the kernel rejects the driver's module, because it is not signed with a key that the " +
+				"kernel trusts"
+		}
+		if n.Distribution == facts.Talos {
+			issue.Fix.Text = "Use the driver's system extension for exactly the node's Talos release, and upgrade " +
+				"both together: each release trusts only the modules that were built with it. Secure Boot is not the " +
+				"cause."
 		}
 		if n.Host != nil && n.Host.Probe.SecureBoot != "" {
 			issue.Evidence = append(issue.Evidence,
@@ -236,12 +259,23 @@ func unsupportedGPUCheck() engine.Check {
 		if containerDriver(f, n) {
 			issue.Fix.Commands = facts.ChangeOperator(f, "driver.version", "VERSION")
 		}
-		if strings.Contains(e.Text, "open kernel modules") {
+		switch {
+		case words.ContainsAny(e.Text, []string{"by open nvidia.ko", "by the open kernel modules"}):
+			issue.Title = "the GPU requires NVIDIA's proprietary kernel modules, but the driver uses the open ones"
+			issue.Fix = finding.Fix{
+				Text: "The open kernel modules support GPUs since Turing. Use the proprietary modules: a driver " +
+					"package without -open, or with the GPU operator driver.kernelModuleType=proprietary (this " +
+					"applies to all nodes).",
+			}
+		case strings.Contains(e.Text, "open kernel modules"):
 			issue.Title =
 				"the GPU requires NVIDIA's open kernel modules, but the driver uses the proprietary ones"
 			issue.Fix = finding.Fix{
-				Text:     "Use the open kernel modules: the package nvidia-open, or with the GPU operator driver.kernelModuleType=open.",
-				Commands: facts.ChangeOperator(f, "driver.kernelModuleType", "open"),
+				Text: "Use the open kernel modules: the package nvidia-open, or with the GPU operator " +
+					"driver.kernelModuleType=open.",
+			}
+			if containerDriver(f, n) {
+				issue.Fix.Commands = facts.ChangeOperator(f, "driver.kernelModuleType", "open")
 			}
 		}
 		return issue, ok
@@ -329,6 +363,20 @@ func precompiledElsewhere(f *facts.Facts, image, kernel string) string {
 }
 
 func driverImageFinding(f *facts.Facts, n *facts.Node, e finding.Evidence, image string) finding.Finding {
+	if image != "" && !strings.HasPrefix(image, "nvcr.io/nvidia/") {
+		return finding.Finding{
+			Title:  "the registry does not have the driver image for the node's operating system and kernel",
+			Object: n.Object(),
+			Evidence: []finding.Evidence{e, finding.FieldEvidence(n.Object(), ".status.nodeInfo",
+				"osImage: %s, kernelVersion: %s", n.Status.NodeInfo.OSImage, kernelOf(n))},
+			Fix: finding.Fix{
+				Text: fmt.Sprintf("The image %s does not exist in this registry. Copy it there, or correct "+
+					"driver.repository, driver.image and driver.version. NVIDIA publishes images for some operating "+
+					"systems in nvcr.io/nvidia, and none for vGPU: build these for %s, and push them.", image, osOf(n)),
+				Commands: []string{shell.Command("kubectl get node %s --show-labels", n.Name)},
+			},
+		}
+	}
 	if kernel := kernelOf(n); kernel != "" && strings.Contains(image, kernel) {
 		found := finding.Finding{
 			Title: "no precompiled driver image exists for the node's kernel", Object: n.Object(),
@@ -361,8 +409,7 @@ func driverImageFinding(f *facts.Facts, n *facts.Node, e finding.Evidence, image
 			Text: fmt.Sprintf("The image %s does not exist. Choose a driver.version that NVIDIA publishes for %s; if none exists, install the driver on the host and set driver.enabled=false. "+
 				"With driver.usePrecompiled=true, the tag contains the kernel, and most kernels have no image.", image,
 				osOf(n)),
-			Commands: append([]string{shell.Command("kubectl get node %s --show-labels", n.Name)},
-				facts.ChangeOperator(f, "driver.enabled", false)...),
+			Commands: []string{shell.Command("kubectl get node %s --show-labels", n.Name)},
 		},
 	}
 }
@@ -394,13 +441,18 @@ func driverUpgradeCheck() engine.Check {
 const upgradeState = "nvidia.com/gpu-driver-upgrade-state"
 
 func checkUpgrade(f *facts.Facts, r *engine.Result, n *facts.Node) {
-	issue := finding.Finding{Object: n.Object(), Evidence: facts.LabelEvidence(n, upgradeState), Fix: finding.Fix{
-		Text: "Delete the pods that use GPUs on the node, or let the operator drain the node (driver.upgradePolicy.drain.enable=true). Then set the label to retry the upgrade.",
-		Commands: append(facts.ChangeOperator(f, "driver.upgradePolicy.drain.enable", true),
-			shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name),
-			shell.Command("kubectl label node %s --overwrite %s=upgrade-required", n.Name, upgradeState)),
-	}}
 	state := n.Labels[upgradeState]
+	issue := finding.Finding{Object: n.Object(), Evidence: facts.LabelEvidence(n, upgradeState), Fix: finding.Fix{
+		Text: "Find the pods and processes that use GPUs on the node, and terminate them when their work can be " +
+			"interrupted (or let the operator drain each node during upgrades: " +
+			"driver.upgradePolicy.drain.enable=true).",
+		Commands: []string{shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name)},
+	}}
+	if state != "" {
+		issue.Fix.Text += " Then set the label to retry the upgrade."
+		issue.Fix.Commands = append(issue.Fix.Commands,
+			shell.Command("kubectl label node %s --overwrite %s=upgrade-required", n.Name, upgradeState))
+	}
 	said, says := driverPodLog(f, n, upgradeTexts()...)
 	switch {
 	case says:
@@ -418,7 +470,9 @@ func checkUpgrade(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		issue.Severity, issue.Title = finding.Warning,
 			"operator components are still paused on the node, although its driver upgrade is complete"
 		issue.Fix = finding.Fix{
-			Text: "Restart the driver's pod on the node: its driver manager resets the nvidia.com/gpu.deploy.* labels.",
+			Text: "Restart the driver's pod on the node when its GPU pods can be interrupted, because this reloads " +
+				"the " +
+				"driver: its driver manager resets the nvidia.com/gpu.deploy.* labels.",
 		}
 		for _, pod := range n.Component(facts.Driver) {
 			issue.Fix.Commands = append(issue.Fix.Commands, facts.RestartPod(pod.Namespace, pod.Name))

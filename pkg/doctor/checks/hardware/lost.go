@@ -125,9 +125,10 @@ func lostFix(n *facts.Node, p xid.PCI) finding.Fix {
 			" lspci shows (rev ff) for a GPU that does not respond."
 	}
 	return finding.Fix{
-		Text: "Cordon and drain the node, then power-cycle it: a warm reboot often does not bring the GPU back. If " +
-			"the GPU is lost again, check the power supply, risers, system firmware and PCIe power management " +
-			"(ASPM), and have the GPU replaced. Until then, the other GPUs on the node may be unusable." +
+		Text: "Cordon and drain the node, then power-cycle it (in a cloud, stop and start the instance, or replace " +
+			"the node): a warm reboot often does not bring the GPU back. If the GPU is lost again, check the power " +
+			"supply, risers, system firmware and PCIe power management (ASPM), and have the GPU replaced. Until " +
+			"then, the other GPUs on the node may be unusable." +
 			which,
 		Commands: facts.Drain(n, look),
 	}
@@ -273,6 +274,15 @@ func checkCount(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	have, evidence := counted(v)
 	if offered := n.Status.Capacity["nvidia.com/gpu"]; have > 0 && offered.Value() > 0 && offered.Value() < have &&
 		!partitioned(v) {
+		if v.SMI != nil && len(v.SMI.GPUs) > 0 {
+			fix = finding.Fix{Text: "nvidia-smi shows all GPUs: check the device plugin's log and configuration for " +
+				"why it advertises fewer, such as a selection of GPUs. The plugin counts GPUs only at startup: if " +
+				"one was added or recovered since, restart its pod on the node."}
+			for _, pod := range facts.Current(n, facts.DevicePlugin) {
+				fix.Commands = append(fix.Commands,
+					shell.Command("kubectl logs -n %s %s --all-containers --tail=100", pod.Namespace, pod.Name))
+			}
+		}
 		r.Add(finding.Finding{
 			Title:      fmt.Sprintf("the node advertises %s of %d", count.Of(offered.Value(), "GPU"), have),
 			Severity:   finding.Warning,

@@ -3,6 +3,7 @@ package hardware
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
@@ -272,6 +273,9 @@ func linkError(e xid.Event) (finding.Severity, string) {
 		return finding.Info, fmt.Sprintf("an NVSwitch reports a nonfatal error (SXid %d)", e.Code)
 	case e.Code != 74 && slices.Contains(facts.NVLinkCodes(), e.Code) && linkNonfatal(e.Body):
 		return finding.Info, fmt.Sprintf("an NVLink of the GPU had a nonfatal error (XID %d)", e.Code)
+	}
+	if e.Code == 74 && !strings.Contains(e.Body, "fatal") {
+		return finding.Error, "an error occurred on an NVLink of the GPU (XID 74)"
 	}
 	return finding.Error, fmt.Sprintf("a fatal error occurred on an NVLink of the GPU (XID %d)", e.Code)
 }

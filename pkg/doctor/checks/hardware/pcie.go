@@ -114,8 +114,9 @@ func checkLink(r *engine.Result, n *facts.Node, g nvidiasmi.GPU) {
 
 func linkFix(n *facts.Node, p xid.PCI) finding.Fix {
 	return finding.Fix{
-		Text: "Reseat the GPU, its riser or its cable, and check the firmware settings of the slot (bifurcation, link speed). Until then, copies between host and GPU are slower; " +
-			"computation on the GPU is not affected.",
+		Text: "In a cloud, replace the node. Otherwise, reseat the GPU, its riser or its cable, and check the " +
+			"firmware settings of the slot (bifurcation, link speed). Until then, copies between host and GPU are " +
+			"slower; computation on the GPU is not affected.",
 		Commands: []string{shell.OnHost(n.Name, "sudo lspci -vv -s %s | grep -e LnkCap: -e LnkSta:", p.WithFunction())},
 	}
 }

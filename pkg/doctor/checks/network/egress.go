@@ -176,14 +176,19 @@ func firewallFix(n *facts.Node, b blocked) finding.Fix {
 		}
 	}
 	if !b.ufw {
-		return finding.Fix{
-			Text: "Allow packets from the node's pods in the firewall that logged these lines (firewalld: add the pods' interfaces to the trusted zone).",
+		fix := finding.Fix{
+			Text: "Find the rule that logged these lines. If it is the network plugin's, a network policy drops the " +
+				"packets. Otherwise, allow packets from the node's pods (firewalld: add the pods' network to the " +
+				"trusted zone).",
 			Commands: []string{
-				shell.OnHost(n.Name,
-					"sudo firewall-cmd --permanent --zone=trusted --add-interface=%s && sudo firewall-cmd --reload",
-					b.in), shell.OnHost(n.Name, "sudo iptables -S FORWARD"),
+				shell.OnHost(n.Name, "sudo iptables -S FORWARD"), shell.OnHost(n.Name, "sudo firewall-cmd --state"),
 			},
 		}
+		if network := podNetwork(n, b.src); network != "" {
+			fix.Commands = append(fix.Commands, shell.OnHost(n.Name,
+				"sudo firewall-cmd --permanent --zone=trusted --add-source=%s && sudo firewall-cmd --reload", network))
+		}
+		return fix
 	}
 	if b.own() {
 		return finding.Fix{

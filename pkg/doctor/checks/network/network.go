@@ -147,7 +147,17 @@ func checkDNS(f *facts.Facts, r *engine.Result) {
 				},
 			},
 		}
+		if policy := pod.Spec.DNSPolicy; policy == corev1.DNSDefault ||
+			pod.Spec.HostNetwork && policy != corev1.DNSClusterFirstWithHostNet && policy != corev1.DNSNone {
+			issue.Fix = finding.Fix{
+				Text: "The pod uses its node's DNS servers, not CoreDNS: check that they respond on this node. They " +
+					"do not know the names of Services: a pod in the host's network that needs these requires " +
+					"dnsPolicy: ClusterFirstWithHostNet.",
+				Commands: []string{shell.OnHost(pod.Spec.NodeName, "cat /etc/resolv.conf")},
+			}
+		}
 		if answered {
+			issue.Title = "a name does not resolve inside the pod"
 			issue.Fix.Text = "The message usually means that a DNS server responded: first check whether the name " +
 				"that the program looked up is correct, and whether its Service or pod existed at that time. " +
 				issue.Fix.Text

@@ -212,7 +212,7 @@ func pullFix(f *facts.Facts, pod *corev1.Pod, p pulling) (string, finding.Fix) {
 	registry := registryOf(p.image)
 	try := []string{shell.OnHost(pod.Spec.NodeName, "sudo crictl pull %s", p.image)}
 	curl := []string{shell.OnHost(pod.Spec.NodeName, "curl -sSI %s", "https://"+registry+"/v2/")}
-	host, _, _ := strings.Cut(registry, ":")
+	host, port, _ := strings.Cut(registry, ":")
 	if m := lookup.FindStringSubmatch(p.evidence.Text); m != nil {
 		host = m[1] // may be the registry's token server or a mirror
 	}
@@ -236,6 +236,14 @@ func pullFix(f *facts.Facts, pod *corev1.Pod, p pulling) (string, finding.Fix) {
 				Commands: append(resolve, facts.EditCommands(pod)...),
 			}
 	case "tls":
+		if strings.Contains(p.evidence.Text, "HTTP response to HTTPS client") {
+			return "the image's registry serves HTTP, but the node's runtime uses HTTPS", finding.Fix{
+				Text: "Serve " + registry + " over TLS, or configure it as an HTTP registry in the container runtime " +
+					"of each node (containerd: a hosts.toml below the registry config_path; k3s and RKE2: " +
+					"registries.yaml).",
+				Commands: curl,
+			}
+		}
 		return "the TLS connection to the image's registry fails", finding.Fix{
 			Text: "Trust the certificate authority of " + registry +
 				" on the nodes (a TLS-inspecting proxy has its own), and check the nodes' clocks and MTU.",
@@ -247,10 +255,20 @@ func pullFix(f *facts.Facts, pod *corev1.Pod, p pulling) (string, finding.Fix) {
 			Commands: curl,
 		}
 	case "timeout":
+		if strings.Contains(p.evidence.Text, "context deadline exceeded") && !words.ContainsAny(p.evidence.Text,
+			[]string{"dial ", "Head ", "Get ", "i/o timeout", "awaiting", "request canceled"}) {
+			return "the pull of the image did not finish in time", finding.Fix{
+				Text: "Pull the image on the node by hand to see whether it is slow or fails: GPU images are large. " +
+					"Check the network's bandwidth, the disk, and the runtime's journal, or use a registry or mirror " +
+					"near the node.",
+				Commands: try,
+			}
+		}
 		return "the node cannot reach the image's registry: the connection times out", finding.Fix{
 			Text: "Allow the nodes to reach " + registry +
-				" on TCP 443 (firewall rule, NAT gateway, security group, or HTTPS_PROXY in the container runtime's " +
-				"unit), or use an internal mirror. The node pulls images, so NetworkPolicies do not matter.",
+				" on TCP " + cmp.Or(port, "443") + " (firewall rule, NAT gateway, security group, or HTTPS_PROXY in " +
+				"the container runtime's unit), or use an internal mirror. The node pulls images, so " +
+				"NetworkPolicies do not matter.",
 			Commands: curl,
 		}
 	case "refused":
@@ -259,14 +277,30 @@ func pullFix(f *facts.Facts, pod *corev1.Pod, p pulling) (string, finding.Fix) {
 		}
 	case "limit":
 		return "the image's registry rejects the pull because of a rate limit", finding.Fix{
-			Text:     "Log in with a pull secret, or pull through a mirror of " + registry + ".",
+			Text: "Log in with a pull secret, or pull through a mirror of " + registry + ". The registry counts the " +
+				"pulls without a login of all nodes behind the same address; the limit ends after some hours.",
 			Commands: secretCommands(pod, registry),
 		}
 	case "auth":
+		const other = " Some registries report the same error if the image does not exist."
 		fix := finding.Fix{
-			Text: "Add a pull secret for " + registry +
-				" to the pod's service account. Some registries report the same error if the image does not exist.",
+			Text: "Add a pull secret for " + registry + " to the pod's service account, and recreate the " +
+				"pod." + other,
 			Commands: secretCommands(pod, registry),
+		}
+		switch named := pod.Spec.ImagePullSecrets; {
+		case len(named) > 0:
+			fix.Text = "The pod uses the pull secret " + words.Clip(named[0].Name) + ": check that it exists in the " +
+				"pod's namespace and contains valid credentials for " + registry + "." + other
+			fix.Commands = []string{shell.Command("kubectl -n %s get secret %s", pod.Namespace, named[0].Name)}
+		case strings.Contains(registry, ".dkr.ecr."):
+			fix.Text = "Nodes pull from " + registry + " with their IAM role: attach the policy " +
+				"AmazonEC2ContainerRegistryReadOnly to it, and for a repository of another account, allow the role " +
+				"in the repository's policy. The passwords of ECR in pull secrets expire after 12 hours." + other
+			fix.Commands = nil
+		case strings.HasSuffix(registry, ".azurecr.io"):
+			fix.Text = "On AKS, let the nodes' identity pull from the registry (az aks update --attach-acr). " +
+				"Otherwise, add a pull secret to the pod's service account, and recreate the pod." + other
 		}
 		if n := f.Node(pod.Spec.NodeName); n != nil && n.Distribution == facts.GKE &&
 			(strings.HasSuffix(registry, "gcr.io") || strings.HasSuffix(registry, ".pkg.dev")) {
@@ -327,7 +361,8 @@ func operandFix(f *facts.Facts, pod *corev1.Pod, image string) (finding.Fix, boo
 		}, true
 	}
 	fix := finding.Fix{
-		Text: "The image " + image + " is the default in this release of the GPU operator, and the operator reverts " +
+		Text: "No field of the ClusterPolicy sets the version of " + image + ", so the image is probably the default " +
+			"in this release of the GPU operator (or an NVIDIADriver object sets it), and the operator reverts " +
 			"changes to its DaemonSet. Upgrade the operator to a release whose images exist: NVIDIA removes old " +
 			"images, such as CUDA images, from nvcr.io. A pull secret does not help.",
 	}
@@ -359,6 +394,9 @@ func secretCommands(pod *corev1.Pod, registry string) []string {
 	user := "USER"
 	if registry == "nvcr.io" {
 		user = "$oauthtoken"
+	}
+	if named := pod.Spec.ImagePullSecrets; len(named) > 0 { // the service account's secrets are not used
+		return []string{shell.Command("kubectl -n %s get secret %s", pod.Namespace, named[0].Name)}
 	}
 	account := cmp.Or(pod.Spec.ServiceAccountName, "default")
 	return []string{

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -76,8 +77,13 @@ func checkPodLabels(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	for _, c := range pod.Spec.Containers {
 		on := slices.Contains(c.Args, "-k") || slices.Contains(c.Args, "--kubernetes") ||
 			slices.Contains(c.Args, "--kubernetes=true")
+		unknown := len(c.EnvFrom) > 0
 		for _, e := range c.Env {
 			on = on || e.Name == "DCGM_EXPORTER_KUBERNETES" && strings.EqualFold(e.Value, "true")
+			unknown = unknown || e.Name == "DCGM_EXPORTER_KUBERNETES" && e.ValueFrom != nil
+		}
+		if !on && unknown {
+			continue
 		}
 		if !strings.Contains(c.Name+c.Image, "dcgm-exporter") {
 			continue
@@ -114,6 +120,12 @@ func checkPodLabels(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 				),
 			}
 			found.Fix.Commands = []string{shell.Command("kubectl edit %s -n %s", facts.OwnerOf(pod), pod.Namespace)}
+		}
+		if ofOperator(pod) {
+			found.Fix = finding.Fix{
+				Text: "The GPU operator sets both in the DaemonSet and reverts changes there. Check dcgmExporter.env " +
+					"in the operator's values, and whether its release is incomplete or a webhook changes the pods.",
+			}
 		}
 		r.Add(found)
 		return
@@ -163,7 +175,7 @@ func otherIDs(f *facts.Facts, pod *corev1.Pod, c *corev1.Container) (finding.Fin
 		how, instead = "by device name, but NVIDIA's", "by UUID"
 	}
 	var commands []string
-	if pod.Labels["app"] != "nvidia-dcgm-exporter" { // the GPU operator would revert the change
+	if !ofOperator(pod) {
 		commands = []string{shell.Command(
 			"kubectl set env %s -n %s %s=%s", facts.OwnerOf(pod), pod.Namespace, variable, want,
 		)}
@@ -185,6 +197,9 @@ func otherIDs(f *facts.Facts, pod *corev1.Pod, c *corev1.Container) (finding.Fin
 		},
 	}, true
 }
+
+// ofOperator reports whether the GPU operator manages a pod's DaemonSet and reverts other changes to it.
+func ofOperator(pod *corev1.Pod) bool { return pod.Labels["app"] == "nvidia-dcgm-exporter" }
 
 func kubeletRootOf(f *facts.Facts, pod *corev1.Pod) string {
 	if n := f.Node(pod.Spec.NodeName); n != nil {
@@ -239,12 +254,22 @@ func checkMonitors(f *facts.Facts, r *engine.Result, exporter *corev1.Pod) {
 			why[:min(len(why), 3)]...,
 		)
 		fix := finding.Fix{Text: "Add to the ServiceMonitor the labels that the Prometheus resource selects."}
-		if wants, _, _ := unstructured.NestedStringMap(
+		wants, _, _ := unstructured.NestedStringMap(
 			f.Prometheuses[0].Object, "spec", "serviceMonitorSelector", "matchLabels",
-		); len(wants) > 0 {
+		)
+		switch byLabels, text := selectorOf(f.Prometheuses[0], "serviceMonitorSelector"); {
+		case byLabels.Matches(labels.Set(m.GetLabels())):
+			wants = nil
+			fix.Text = "The Prometheus resource selects the ServiceMonitor's labels, but not its namespace: extend " +
+				"spec.serviceMonitorNamespaceSelector (prometheus.prometheusSpec in the values of " +
+				"kube-prometheus-stack), or give the namespace a label that it selects."
+		case text == "not set":
+			fix.Text = "The Prometheus resource selects no ServiceMonitors: set its spec.serviceMonitorSelector."
+		}
+		if len(wants) > 0 {
 			for _, key := range words.SortedKeys(wants) {
 				fix.Commands = append(fix.Commands,
-					shell.Command("kubectl label servicemonitor %s -n %s %s", m.GetName(), m.GetNamespace(),
+					shell.Command("kubectl label servicemonitor %s -n %s %s --overwrite", m.GetName(), m.GetNamespace(),
 						key+"="+wants[key]))
 				fix.Values += fmt.Sprintf("        %s: %s\n", key, wants[key])
 			}
@@ -262,7 +287,8 @@ func checkMonitors(f *facts.Facts, r *engine.Result, exporter *corev1.Pod) {
 			}
 		}
 		r.Add(finding.Finding{
-			Severity: finding.Warning, Object: object,
+			Severity: finding.Warning, Confidence: finding.Likely, // other agents also read ServiceMonitors
+			Object:   object,
 			Title:    "no Prometheus selects the ServiceMonitor of dcgm-exporter",
 			Evidence: evidence, Fix: fix,
 		})
@@ -345,24 +371,29 @@ func checkDCGM(f *facts.Facts, r *engine.Result, pod *corev1.Pod, t facts.PodTro
 	if pod.Spec.NodeName != "" {
 		found.Nodes = []string{pod.Spec.NodeName}
 	}
-	if killed, limit := dcgmOutOfMemory(pod); killed {
-		found.Title = "dcgm-exporter needs more memory than its limit"
+	if killed, limit := dcgmOutOfMemory(pod); killed && limit != nil {
+		part, values := "dcgm-exporter", "dcgmExporter"
+		if facts.ComponentOf(pod.Labels, &pod.Spec) == facts.DCGM {
+			part, values = "DCGM", "dcgm"
+		}
+		found.Title = part + " needs more memory than its limit"
 		found.Cause = "The kernel killed it when it reached the limit. It needs more memory for each GPU and each " +
 			"metric."
 		found.Evidence = append(found.Evidence,
 			finding.FieldEvidence(
-				facts.PodObject(pod), ".spec.containers[].resources.limits.memory", "%s", words.OrNone(limit),
+				facts.PodObject(pod), ".spec.containers[].resources.limits.memory", "%s", limit.String(),
 			))
+		more := fmt.Sprintf("%dGi", max(1, limit.Value()*2>>30))
 		found.Fix = finding.Fix{
-			Text: "Raise the memory limit in the values of the chart that installs dcgm-exporter.",
-			Commands: []string{shell.Command("kubectl set resources %s -n %s -c %s --limits=memory=1Gi",
+			Text: "Raise the memory limit in the values of the chart that installs " + part + ".",
+			Commands: []string{shell.Command("kubectl set resources %s -n %s -c %s --limits=memory=%s",
 				facts.OwnerOf(pod),
-				pod.Namespace, facts.MainContainer(pod))},
+				pod.Namespace, facts.MainContainer(pod), more)},
 		}
-		if clusterChange := facts.ChangeOperator(
-			f, "dcgmExporter.resources.limits.memory", "1Gi",
-		); clusterChange != nil {
-			found.Fix.Commands = clusterChange
+		if strings.HasPrefix(pod.Labels["app"], "nvidia-dcgm") {
+			if change := facts.ChangeOperator(f, values+".resources.limits.memory", more); change != nil {
+				found.Fix.Commands = change
+			}
 		}
 		r.Add(found)
 		return
@@ -397,15 +428,15 @@ func checkDCGM(f *facts.Facts, r *engine.Result, pod *corev1.Pod, t facts.PodTro
 }
 
 // dcgmOutOfMemory reports whether a container in the pod was OOM-killed, and returns its memory limit.
-func dcgmOutOfMemory(pod *corev1.Pod) (killed bool, limit string) {
+func dcgmOutOfMemory(pod *corev1.Pod) (killed bool, limit *resource.Quantity) {
 	for _, s := range pod.Status.ContainerStatuses {
 		for _, state := range []corev1.ContainerState{s.State, s.LastTerminationState} {
 			killed = killed || state.Terminated != nil && state.Terminated.Reason == "OOMKilled"
 		}
 	}
 	for _, c := range pod.Spec.Containers {
-		if q, ok := c.Resources.Limits[corev1.ResourceMemory]; ok && limit == "" {
-			limit = q.String()
+		if q, ok := c.Resources.Limits[corev1.ResourceMemory]; ok && limit == nil {
+			limit = &q
 		}
 	}
 	return killed, limit

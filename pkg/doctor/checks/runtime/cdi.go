@@ -12,6 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
 // cdiChecks returns the checks for the Container Device Interface (CDI), which newer toolkits and DRA use to inject
@@ -68,9 +69,12 @@ func checkUnresolvable(f *facts.Facts, r *engine.Result) {
 	for _, n := range f.Nodes {
 		said := errorsOn(f, "cdi.unresolvable", n)
 		var wrong []finding.Evidence
+		devices := said.name
 		if n.Host != nil {
 			for _, spec := range n.Host.Probe.CDI {
-				wrong = append(wrong, wrongSpec(n, spec)...)
+				if found := wrongSpec(n, spec); len(found) > 0 {
+					wrong, devices = append(wrong, found...), cmp.Or(devices, spec.Kind)
+				}
 			}
 		}
 		if len(said.errors) == 0 && len(wrong) == 0 {
@@ -78,7 +82,7 @@ func checkUnresolvable(f *facts.Facts, r *engine.Result) {
 		}
 		issue := finding.Finding{
 			Object: n.Object(), Title: "CDI devices cannot be resolved",
-			Evidence: append(said.evidence(), wrong[:min(len(wrong), 3)]...), Fix: cdiFix(f, n, said.name),
+			Evidence: append(said.evidence(), wrong[:min(len(wrong), 3)]...), Fix: cdiFix(f, n, devices),
 		}
 		if len(said.errors) == 0 {
 			issue.Title, issue.Severity = "a CDI specification does not match the node", finding.Info
@@ -117,6 +121,20 @@ func wrongSpec(n *facts.Node, spec api.CDISpec) []finding.Evidence {
 
 func cdiFix(f *facts.Facts, n *facts.Node, devices string) finding.Fix {
 	switch {
+	case strings.Index(devices, "/") > 0 && !strings.Contains(devices, "nvidia"): // not a path
+		return finding.Fix{
+			Text: "find the specification that names the device (" + words.Clip(devices) + "): its vendor's device " +
+				"plugin, DRA driver or toolkit writes it. If it is missing or names a file that does not exist, " +
+				"check the log of that program's pod or unit on the node",
+			Commands: []string{shell.OnHost(n.Name, "sudo grep -rn kind: /etc/cdi /var/run/cdi")},
+		}
+	case strings.Contains(devices, "k8s.device-plugin.nvidia.com") && len(facts.Current(n, facts.DevicePlugin)) > 0:
+		pod := facts.Current(n, facts.DevicePlugin)[0]
+		return finding.Fix{
+			Text: "the device plugin writes the specification of these devices when it starts: restart the device " +
+				"plugin pod, and check its log if the specification is not in /var/run/cdi afterwards",
+			Commands: []string{facts.RestartPod(pod.Namespace, pod.Name)},
+		}
 	case strings.Contains(devices, "k8s.gpu.nvidia.com") || strings.Contains(devices, "gpu.nvidia.com/"):
 		fix :=
 			finding.Fix{Text: "the DRA driver writes a claim's specification when it prepares the claim: restart the " +
@@ -170,14 +188,15 @@ func checkCDIOff(f *facts.Facts, r *engine.Result) {
 			continue
 		}
 		r.Add(finding.Finding{
-			Object: n.Object(), Title: "CDI is disabled in containerd, but GPUs are provided only through CDI",
+			Object: n.Object(), Title: "CDI is disabled in containerd, but GPUs are provided through CDI",
 			Evidence: []finding.Evidence{{Source: "nodes/" + n.Name +
 				": containerd's configuration in memory (CRI Status)",
 				Text: "enableCDI: " +
 					"false"}, source},
 			Fix: finding.Fix{
-				Text: fmt.Sprintf("set enable_cdi = true in the CRI plugin's table in %s, or set "+
-					"RUNTIME_ENABLE_CDI=true for the toolkit, and restart %s", i.ConfigPath, i.UnitName()),
+				Text: fmt.Sprintf("set enable_cdi = true in the CRI plugin's table in %s (or in the template from "+
+					"which the distribution generates this file), or set RUNTIME_ENABLE_CDI=true for the operator's "+
+					"toolkit, and restart %s", i.ConfigPath, i.UnitName()),
 				Commands: []string{restartUnit(n)},
 			},
 		})
@@ -191,7 +210,8 @@ func checkRuntimeTooOld(f *facts.Facts, r *engine.Result) {
 			continue
 		}
 		source, only := onlyCDI(f, n)
-		if p, ok := facts.ClusterPolicy(f); ok && !only && policyBool(p, "spec", "cdi", "enabled") {
+		p, operated := facts.ClusterPolicy(f)
+		if operated && !only && policyBool(p, "spec", "cdi", "enabled") {
 			version := operatorVersion(f)
 			source,
 				only = finding.FieldEvidence(finding.Object{Kind: "ClusterPolicy", Name: p.GetName()},
@@ -201,15 +221,18 @@ func checkRuntimeTooOld(f *facts.Facts, r *engine.Result) {
 		if !only {
 			continue
 		}
+		fix := finding.Fix{Text: "upgrade containerd to 1.7 or later with enable_cdi = true"}
+		if operated && policyBool(p, "spec", "cdi", "enabled") {
+			fix.Text += "; until then, set cdi.enabled=false so that the NVIDIA runtime provides the GPUs"
+			fix.Commands = facts.ChangeOperator(f, "cdi.enabled", false)
+		}
 		r.Add(finding.Finding{
 			Object: n.Object(), Confidence: finding.Likely,
 			Title: "GPUs are provided through CDI, but containerd is too old for it",
 			Evidence: []finding.Evidence{finding.FieldEvidence(n.Object(), ".status.nodeInfo.containerRuntimeVersion",
 				"%s",
 				n.Status.NodeInfo.ContainerRuntimeVersion), source},
-			Fix: finding.Fix{Text: "upgrade containerd to 1.7 or later with enable_cdi = true; until then, set " +
-				"cdi.enabled=false so that the NVIDIA runtime provides the GPUs",
-				Commands: facts.ChangeOperator(f, "cdi.enabled", false)},
+			Fix: fix,
 		})
 	}
 }

@@ -23,7 +23,7 @@ func checkSandboxesChange(f *facts.Facts, r *engine.Result) {
 	for _, n := range f.Nodes {
 		i := instance(n)
 		if i == nil || i.Name != "containerd" || !strings.HasPrefix(strings.TrimPrefix(i.Release, "v"), "1.") ||
-			n.View.Kubelet.CgroupDriver != "systemd" ||
+			n.View.Kubelet.CgroupDriver != "systemd" || len(i.Handlers) == 0 ||
 			slices.ContainsFunc(i.Handlers, func(h runtimeview.Handler) bool { return h.Effective().Systemd() }) {
 			continue // with containerd 2, the kubelet uses containerd's cgroup driver
 		}

@@ -48,8 +48,9 @@ func checkRuntimeClasses(f *facts.Facts, r *engine.Result) {
 		if handler := gpuHandler(f, class, nodes); handler != "" {
 			issue.Fix.Commands = createClass(class, handler)
 		} else if len(f.GPUNodes) == 0 && isNVIDIAClass(class) {
-			issue.Fix.Text = "remove runtimeClassName from the workloads, or turn off the chart option that sets it: " +
-				"no node in the cluster is known to have an NVIDIA GPU"
+			issue.Fix.Text = "if no node has NVIDIA GPUs (none is known to), remove runtimeClassName from the " +
+				"workloads, or turn off the chart option that sets it. Otherwise, install the NVIDIA container " +
+				"toolkit on the GPU nodes, and create the RuntimeClass"
 		}
 		r.Add(issue)
 	}
@@ -323,7 +324,7 @@ func reportWithoutDriver(f *facts.Facts, r *engine.Result, n *facts.Node, pods [
 		reported = true
 		found := finding.Finding{
 			Object: facts.PodObject(pod), Nodes: []string{n.Name}, Confidence: finding.Possible,
-			Title: "the pod requests a GPU but has no RuntimeClass, and nothing mounts the driver into its container",
+			Title: "the pod requests a GPU but has no RuntimeClass, and its program finds no GPU or no driver",
 			Evidence: []finding.Evidence{e, {
 				Source: "RuntimeClass " + class.Name + " .handler", Text: class.Handler,
 			}},

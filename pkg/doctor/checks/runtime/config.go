@@ -341,7 +341,8 @@ func checkGKESource(f *facts.Facts, r *engine.Result) {
 		}
 		for _, pod := range facts.Current(n, facts.Toolkit) {
 			for _, c := range pod.Spec.Containers {
-				if !strings.Contains(c.Image, "container-toolkit:v1.18.0") || podutils.IsPodReady(pod) {
+				if !strings.Contains(c.Image, "container-toolkit:v1.18.0") || podutils.IsPodReady(pod) ||
+					facts.AwaitsDriver(n) {
 					continue
 				}
 				told := slices.ContainsFunc(facts.EnvOf(c.Env, "RUNTIME_CONFIG_SOURCE"),

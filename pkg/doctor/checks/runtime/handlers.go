@@ -207,7 +207,7 @@ func handlerMissing(f *facts.Facts, n *facts.Node, handler string, pods []*corev
 			issue.Evidence = append(issue.Evidence, g.evidence()...)
 		}
 	}
-	if !n.IsGPUNode && !slices.ContainsFunc(pods, f.AsksForGPU) && len(f.GPUNodes) > 0 {
+	if !n.IsGPUNode && !slices.ContainsFunc(pods, f.AsksForGPU) && len(f.GPUNodes) > 0 && isNVIDIAClass(handler) {
 		issue.Title = fmt.Sprintf(
 			"pods that request no GPU have a RuntimeClass with the handler %q, and are on a node without GPUs",
 			handler,
@@ -216,6 +216,11 @@ func handlerMissing(f *facts.Facts, n *facts.Node, handler string, pods []*corev
 			Text: "remove runtimeClassName from these pods if they need no GPU; otherwise, request a GPU " +
 				"(nvidia.com/gpu), so that the pods are scheduled on a GPU node",
 			Commands: facts.EditCommands(pods[0]),
+		}
+		if strings.HasPrefix(facts.OwnerOf(pods[0]), "daemonset/") {
+			issue.Fix.Text = "if the node has no NVIDIA GPU, limit the DaemonSet to GPU nodes with a node selector " +
+				"or affinity (in the values of its chart); if it has one, install the NVIDIA container toolkit on " +
+				"the node, which adds the handler"
 		}
 	}
 	pod := pods[0]
@@ -272,11 +277,23 @@ func describeNoToolkit(f *facts.Facts, n *facts.Node, handler string, issue *fin
 // handlerFix returns a fix that adds the handler in the way that suits the node's configuration.
 func handlerFix(f *facts.Facts, n *facts.Node, handler string) finding.Fix {
 	switch i := instance(n); {
+	case !isNVIDIAClass(handler):
+		return finding.Fix{
+			Text: "the handler is not one of NVIDIA's: install the runtime to which it belongs on the node, or keep " +
+				"the pods on nodes that have the handler (scheduling.nodeSelector of the RuntimeClass)",
+		}
 	case n.IsCRIO():
 		return finding.Fix{
 			Text: "with CRI-O, the toolkit installs a hook, and pods need no RuntimeClass: remove runtimeClassName " +
 				"from the pods, or set CRIO_CONFIG_MODE=config in toolkit.env of the operator's chart to make the " +
 				"toolkit add the handler",
+		}
+	case facts.AwaitsDriver(n):
+		pod := facts.Current(n, facts.Toolkit)[0]
+		return finding.Fix{
+			Text: "the toolkit pod adds the handler once the node's driver is ready, and is waiting for the driver: " +
+				"find out why the driver is not ready. A restart of the toolkit does not help",
+			Commands: []string{shell.Command("kubectl describe pod %s -n %s", pod.Name, pod.Namespace)},
 		}
 	case i == nil:
 		fix := finding.Fix{
@@ -309,14 +326,14 @@ func handlerFix(f *facts.Facts, n *facts.Node, handler string) finding.Fix {
 // configureByHand returns a fix that adds the handler on a node without the GPU operator.
 func configureByHand(n *facts.Node, handler string) finding.Fix {
 	i := instance(n)
-	if place, ok := runtime(n.Distribution); ok && (n.Distribution == facts.K3s || n.Distribution == facts.RKE2) {
+	if n.Distribution == facts.K3s || n.Distribution == facts.RKE2 {
 		if n.Host != nil && n.Host.Probe.ToolkitVersion != "" {
 			return finding.Fix{
 				Text: fmt.Sprintf("the toolkit is on the node, but %s did not find nvidia-container-runtime at "+
 					"startup: it searches /usr/local/nvidia/toolkit, /usr/bin and, in newer releases, the PATH of "+
 					"its unit. Link the program into one of these directories, or add its directory to that PATH, "+
 					"and restart %s",
-					n.Distribution, cmp.Or(i.Unit, place.unit)),
+					n.Distribution, unitOf(n)),
 				Commands: []string{
 					shell.OnHost(n.Name, "sudo find / -xdev -name nvidia-container-runtime"), restartUnit(n),
 				},
@@ -325,7 +342,7 @@ func configureByHand(n *facts.Node, handler string) finding.Fix {
 		return finding.Fix{
 			Text: fmt.Sprintf("%s adds the handler at each start if nvidia-container-runtime is on the node: install "+
 				"the NVIDIA container toolkit there, and restart %s",
-				n.Distribution, cmp.Or(i.Unit, place.unit)),
+				n.Distribution, unitOf(n)),
 			Commands: []string{restartUnit(n)},
 		}
 	}
@@ -336,11 +353,16 @@ func configureByHand(n *facts.Node, handler string) finding.Fix {
 	configure := shell.OnHost(n.Name,
 		"sudo nvidia-ctk runtime configure --runtime=containerd --nvidia-runtime-name=%s --config=%s --drop-in-config=%s --config-source=file",
 		handler, env[0].Value, env[2].Value)
-	return finding.Fix{
+	fix := finding.Fix{
 		Text: fmt.Sprintf("add the handler to the configuration that the kubelet's containerd loads, %s, and restart "+
 			"%s", env[0].Value, i.UnitName()),
 		Commands: []string{configure, restartUnit(n)},
 	}
+	if n.Host != nil && n.Host.Probe.ToolkitVersion == "" {
+		fix.Text = "if nvidia-ctk is not on the node, first install the NVIDIA container toolkit (in a cloud, use a " +
+			"node image that includes it). Then " + fix.Text
+	}
+	return fix
 }
 
 func checkWrongInstance(f *facts.Facts, r *engine.Result) {

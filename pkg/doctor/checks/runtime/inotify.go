@@ -97,7 +97,7 @@ func checkInotify(f *facts.Facts, r *engine.Result) {
 				continue
 			}
 			r.Add(finding.Finding{
-				Object: n.Object(), Title: "the node has no inotify watches left",
+				Object: n.Object(), Title: "the node has no inotify watches left", Confidence: finding.Likely,
 				Evidence: append([]finding.Evidence{e}, inotifyLimits(n)...),
 				Fix: finding.Fix{
 					Text: "raise the limits on the node, and in /etc/sysctl.d to make them persistent; the pods " +

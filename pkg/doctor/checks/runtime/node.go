@@ -169,13 +169,18 @@ func checkUnknownError(f *facts.Facts, r *engine.Result) {
 				Object: facts.PodObject(pod), Nodes: []string{n.Name}, Confidence: finding.Likely,
 				Title: "the container lost its GPUs while running", Evidence: []finding.Evidence{finding.Clipped(e)},
 				Fix: finding.Fix{
-					Text: "restart the pod; to prevent a recurrence, create the links in /dev/char on the node (and " +
-						"a udev rule that creates them at boot), or provide GPUs through CDI",
+					Text: "recreate the pod; to prevent a recurrence, create the links in /dev/char on the node (and " +
+						"a udev rule that creates them at boot), or provide GPUs through CDI. If the new pod fails " +
+						"at its start, it never gets access: check that no-cgroups is not true in the toolkit's " +
+						"config.toml",
 					Commands: []string{
 						facts.RestartPod(pod.Namespace, pod.Name),
 						shell.OnHost(n.Name, "sudo nvidia-ctk system create-dev-char-symlinks --create-all"),
 					},
 				},
+			}
+			if metav1.GetControllerOf(pod) == nil {
+				issue.Fix.Commands = issue.Fix.Commands[1:] // nothing would recreate the pod
 			}
 			if plugin {
 				describePlugin(f, pod, &issue)
@@ -217,8 +222,8 @@ func checkCPUManager(f *facts.Facts, r *engine.Result) {
 			continue
 		}
 		issue := finding.Finding{
-			Object: n.Object(), Severity: finding.Warning, Confidence: finding.Likely,
-			Title: "the static CPU manager policy removes GPUs from running containers, because the device plugin " +
+			Object: n.Object(), Severity: finding.Warning, Confidence: finding.Possible,
+			Title: "the static CPU manager policy can remove GPUs from running containers, because the device plugin " +
 				"does not pass device specs",
 			Evidence: []finding.Evidence{
 				{Source: "nodes/" + n.Name + ": the kubelet's cpuManagerPolicy", Text: "static"}, source,
@@ -231,6 +236,7 @@ func checkCPUManager(f *facts.Facts, r *engine.Result) {
 		for _, pod := range n.Pods {
 			if e, ok := f.GrepLogs(pod, unknownError); ok && !facts.Ended(pod) {
 				issue.Severity, issue.Evidence = finding.Error, append(issue.Evidence, finding.Clipped(e))
+				issue.Confidence, issue.Title = finding.Likely, strings.Replace(issue.Title, "can remove", "removes", 1)
 				break
 			}
 		}
@@ -238,11 +244,15 @@ func checkCPUManager(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// passesDevices reports whether the node's device plugin passes device nodes to containers.
+// passesDevices reports whether the node's device plugin passes device nodes to containers, or may do so because of its
+// configuration file.
 func passesDevices(n *facts.Node) bool {
 	for _, pod := range facts.Current(n, facts.DevicePlugin) {
 		for _, c := range pod.Spec.Containers {
 			if slices.Contains(facts.EnvOf(c.Env, "PASS_DEVICE_SPECS"), "true") ||
+				slices.ContainsFunc(slices.Concat(c.Command, c.Args), func(arg string) bool {
+					return strings.HasPrefix(arg, "--config-file")
+				}) || len(facts.EnvOf(c.Env, "CONFIG_FILE")) > 0 || // may contain passDeviceSpecs
 				slices.Contains(c.Args, "--pass-device-specs") || slices.Contains(c.Args, "--pass-device-specs=true") {
 				return true
 			}
@@ -363,7 +373,8 @@ func whyNotAllowed(f *facts.Facts, n *facts.Node, issue finding.Finding) finding
 			quote(d.Path, "mode "+d.Mode)
 			issue.Fix =
 				finding.Fix{Text: "make the driver create its device files with mode 0666: set " +
-					"NVreg_DeviceFileMode=0666 in /etc/modprobe.d, and reload the driver"}
+					"NVreg_DeviceFileMode=0666 in /etc/modprobe.d (or for the GPU operator's driver, in " +
+					"driver.kernelModuleConfig), drain the node, and reload the driver"}
 			return issue
 		}
 	}

@@ -92,7 +92,7 @@ func checkToolkitLoop(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 			continue
 		}
 		issue := finding.Finding{
-			Object: n.Object(), Confidence: finding.Likely,
+			Object: n.Object(), Confidence: finding.Possible,
 			Title: "the container runtime and the NVIDIA container toolkit restart each other",
 			Evidence: []finding.Evidence{
 				finding.FieldEvidence(facts.PodObject(pod), "container "+s.Name+" .state.waiting", "%s: %s",
@@ -111,7 +111,7 @@ func checkToolkitLoop(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 			},
 		}
 		if e, ok := facts.LogEvidence(f, pod, "Cleaning up Runtime", "Shutting Down", "Starting 'cleanup'"); ok {
-			issue.Evidence = append(issue.Evidence, e)
+			issue.Confidence, issue.Evidence = finding.Likely, append(issue.Evidence, e)
 		}
 		r.Add(issue)
 		return

@@ -97,11 +97,7 @@ func unitOf(n *facts.Node) string {
 	if i := instance(n); i != nil && i.Unit != "" {
 		return i.Unit
 	}
-	if n.IsCRIO() {
-		return "crio.service"
-	}
-	place, _ := runtime(n.Distribution)
-	return cmp.Or(place.unit, "containerd.service")
+	return n.RuntimeUnit() + ".service"
 }
 
 // restartUnit returns the command that restarts the node's runtime.
@@ -112,8 +108,8 @@ func restartUnit(n *facts.Node) string {
 // lookAt returns the doctor command that collects data from the node.
 func lookAt(n *facts.Node) string { return shell.Command("kubectl gpu-fault doctor --node %s", n.Name) }
 
-// runtimePlace contains the paths and the unit of a distribution's containerd.
-type runtimePlace struct{ config, socket, unit string }
+// runtimePlace contains the paths of a distribution's containerd.
+type runtimePlace struct{ config, socket string }
 
 // runtime returns the location of containerd's files in a distribution that does not use /etc/containerd. It returns
 // false for Canonical Kubernetes, whose paths can differ.
@@ -122,20 +118,17 @@ func runtime(d facts.Distribution) (runtimePlace, bool) {
 	case facts.K3s:
 		return runtimePlace{
 			"/var/lib/rancher/k3s/agent/etc/containerd/config.toml", "/run/k3s/containerd/containerd.sock",
-			"k3s-agent.service",
 		}, true
 	case facts.RKE2:
 		return runtimePlace{
 			"/var/lib/rancher/rke2/agent/etc/containerd/config.toml", "/run/k3s/containerd/containerd.sock",
-			"rke2-agent.service",
 		}, true
 	case facts.MicroK8s:
 		return runtimePlace{
 			"/var/snap/microk8s/current/args/containerd-template.toml", "/var/snap/microk8s/common/run/containerd.sock",
-			"snap.microk8s.daemon-containerd.service",
 		}, true
 	case facts.K0s:
-		return runtimePlace{"/etc/k0s/containerd.d/nvidia.toml", "/run/k0s/containerd.sock", "k0sworker.service"}, true
+		return runtimePlace{"/etc/k0s/containerd.d/nvidia.toml", "/run/k0s/containerd.sock"}, true
 	}
 	return runtimePlace{}, false
 }

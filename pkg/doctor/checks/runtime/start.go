@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
@@ -29,7 +30,13 @@ func startChecks() []engine.Check {
 			Run: func(f *facts.Facts, r *engine.Result) {
 				viewAndEvents(f, r, "rt.binary-missing", "the executable of a runtime handler is missing",
 					func(n *facts.Node, name string) finding.Fix {
-						if pods := facts.Current(n, facts.Toolkit); len(pods) > 0 {
+						switch pods := facts.Current(n, facts.Toolkit); {
+						case facts.AwaitsDriver(n):
+							return finding.Fix{
+								Text: "the toolkit pod installs its programs once the node's driver is ready, and is " +
+									"waiting for the driver: find out why the driver is not ready",
+							}
+						case len(pods) > 0:
 							return finding.Fix{
 								Text: "restart the toolkit pod, which installs its programs in " +
 									"/usr/local/nvidia/toolkit at startup; if the path differs, correct BinaryName " +
@@ -37,8 +44,16 @@ func startChecks() []engine.Check {
 								Commands: []string{facts.RestartPod(pods[0].Namespace, pods[0].Name)},
 							}
 						}
-						switch n.Distribution {
-						case facts.EKS, facts.AKS, facts.GKE:
+						switch {
+						case strings.HasPrefix(name, "/usr/local/nvidia/toolkit/"):
+							return finding.Fix{
+								Text: "the GPU operator's toolkit installs this program, but no toolkit pod is on " +
+									"the node: let the operator run one there (toolkit.enabled=true, and no node " +
+									"label nvidia.com/gpu.deploy.container-toolkit=false). If the operator was " +
+									"removed, remove its handlers from the runtime's configuration, and restart " +
+									unitOf(n),
+							}
+						case slices.Contains([]facts.Distribution{facts.EKS, facts.AKS, facts.GKE}, n.Distribution):
 							return finding.Fix{
 								Text: "the node's image does not include the NVIDIA container toolkit, although the " +
 									"runtime is configured for it: choose the image variant for NVIDIA GPUs in the " +
@@ -64,7 +79,14 @@ func startChecks() []engine.Check {
 			Explains: noPods(), Sources: []string{"containerd core/runtime/v2/shim"},
 			Run: func(f *facts.Facts, r *engine.Result) {
 				viewAndEvents(f, r, "rt.runtime-type", "the shim for a runtime handler's type is not installed",
-					func(n *facts.Node, _ string) finding.Fix {
+					func(n *facts.Node, name string) finding.Fix {
+						if name != "" && !strings.Contains(name, "runc") && !strings.Contains(name, "nvidia") {
+							return finding.Fix{
+								Text: "install the shim of the runtime " + words.Clip(name) + " on the node, or " +
+									"remove runtimeClassName from pods that do not need this runtime. With runc " +
+									"instead, the pods would run without its isolation",
+							}
+						}
 						return finding.Fix{
 							Text: `set runtime_type = "io.containerd.runc.v2" for the handler, or install its shim; then restart ` +
 								unitOf(
@@ -126,7 +148,8 @@ func startChecks() []engine.Check {
 					func(n *facts.Node, _ string) finding.Fix {
 						return finding.Fix{
 							Text: "install the NVIDIA container toolkit on the node and use it to configure Docker; " +
-								"the Docker snap is not supported",
+								"the Docker snap is not supported. First drain the node: without live-restore, a " +
+								"restart of Docker terminates its containers",
 							Commands: []string{
 								shell.OnHost(n.Name, "sudo nvidia-ctk runtime configure --runtime=docker"),
 								shell.OnHost(n.Name, "sudo systemctl restart docker"),

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/kubectl/pkg/util/podutils"
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
@@ -19,6 +20,14 @@ import (
 // toolkitFix returns a fix that configures the NVIDIA container toolkit for the kubelet's containerd, depending on how
 // the toolkit was installed.
 func toolkitFix(f *facts.Facts, n *facts.Node) finding.Fix {
+	if n.Distribution == facts.Talos || n.Distribution == facts.Bottlerocket {
+		return finding.Fix{
+			Text: fmt.Sprintf("%s includes the NVIDIA container toolkit (as a system extension or in its NVIDIA "+
+				"variants), and the GPU operator's toolkit cannot change it: set toolkit.enabled=false in the "+
+				"operator's values, or only for these nodes the label nvidia.com/gpu.deploy.container-toolkit=false",
+				n.Distribution),
+		}
+	}
 	env := toolkitEnv(f, n)
 	if len(env) == 0 {
 		return finding.Fix{
@@ -195,6 +204,9 @@ func toolkitVersion(f *facts.Facts, n *facts.Node) (string, finding.Evidence) {
 		}
 	}
 	for _, pod := range facts.Current(n, facts.Toolkit) {
+		if !podutils.IsPodReady(pod) {
+			continue // it may not have installed its version
+		}
 		for _, c := range pod.Spec.Containers {
 			if _, tag, ok := strings.Cut(c.Image[strings.LastIndexByte(c.Image, '/')+1:], ":"); ok &&
 				strings.Contains(c.Image, "container-toolkit") {
