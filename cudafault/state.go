@@ -32,7 +32,7 @@ type State struct {
 	// Function is a glob for the name of a function, with or without its suffix (_v2, _ptsz), at most 63 bytes. If it
 	// is "", Classes applies.
 	Function string `json:"function,omitempty"`
-	// Classes are the classes of calls that count for the trigger if Function is "".
+	// Classes are the classes of calls that count toward the trigger if Function is "".
 	Classes Class   `json:"classes"`
 	Surface Surface `json:"surface"`
 

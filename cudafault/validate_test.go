@@ -53,7 +53,7 @@ func TestValidateRefuses(t *testing.T) {
 		},
 		"latency negative": {Fault{Latency: -1}, "--latency"},
 		"latency in hours": {Fault{Latency: 2 * time.Hour}, "invalid value 2h0m0s for --latency"},
-		"latency in ns":    {Fault{Latency: 100}, "finer than"},
+		"latency in ns":    {Fault{Latency: 100}, "too precise"},
 		"jitter alone":     {Fault{Error: 2, Jitter: time.Second}, "--latency 1us --jitter 1s"},
 		"jitter negative":  {Fault{Latency: 1e6, Jitter: -1}, "--jitter"},
 		"corruption":       {Fault{CorruptD2H: 1.5}, "invalid value 1.5 for --corrupt-d2h"},
@@ -127,7 +127,7 @@ func TestValidateRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			err := test.fault.Validate()
-			if err == nil && test.want == "finer than" { // what only the file's units forbid shows in State
+			if err == nil && test.want == "too precise" { // what only the file's units forbid shows in State
 				_, err = test.fault.State("run", 1, time.Time{}, time.Time{})
 			}
 			if err == nil || !strings.Contains(err.Error(), test.want) {

@@ -73,7 +73,7 @@ func (w *writer) count(what string, d, unit time.Duration, most int64) uint64 {
 	case d < 0:
 		w.fail("%s %s is negative", what, d)
 	case d%unit != 0:
-		w.fail("%s %s is finer than %s", what, d, unit)
+		w.fail("%s %s is too precise: the resolution is %s", what, d, unit)
 	case int64(d/unit) > most:
 		w.fail("%s %s is longer than %s", what, d, time.Duration(most)*unit)
 	}

@@ -37,8 +37,8 @@ func TestCheckRecord(t *testing.T) {
 		"nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 x":  "",
 		"nvidia-nvswitch3: something else":                                        "",
 		fallen:                                                                    "",
-		"":                                                                        "driver's",
-		"kernel: NVRM: Xid (PCI:0000:17:00): 79, x":                               "driver's",
+		"":                                                                        "of the driver",
+		"kernel: NVRM: Xid (PCI:0000:17:00): 79, x":                               "of the driver",
 		"NVRM: Xid (PCI:0000:17:00): 079, x":                                      "no XID",
 		"NVRM: Xid (PCI:0000:17:00): 79,":                                         "no XID",
 		"NVRM: Xid (PCI:0000:17:00): 79, a\nb":                                    "no XID",
@@ -49,8 +49,8 @@ func TestCheckRecord(t *testing.T) {
 		"nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 1, x":                         "no SXid",
 		"NVRM: " + strings.Repeat("x", MaxRecord-len("NVRM: ")-1):                 "",
 		"NVRM: " + strings.Repeat("x", MaxRecord-len("NVRM: ")):                   "973 bytes",
-		"NVRM: bell \a":                                                           "driver's",
-		"systemd[1]: NVRM: Xid (PCI:0000:17:00): 79, of somebody else's program ": "driver's",
+		"NVRM: bell \a":                                                           "of the driver",
+		"systemd[1]: NVRM: Xid (PCI:0000:17:00): 79, of somebody else's program ": "of the driver",
 	} {
 		switch err := CheckRecord(record); {
 		case want == "" && err != nil:

@@ -49,7 +49,7 @@ func CheckRecord(record string) error {
 		return nil
 	default:
 		return errors.New(
-			"it is not the driver's: those begin with NVRM: or nvidia-nvswitchN: and have printable ASCII characters only",
+			"not a line of the driver: its lines begin with NVRM: or nvidia-nvswitchN:, and contain only printable ASCII characters",
 		)
 	}
 }

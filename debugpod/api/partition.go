@@ -91,8 +91,8 @@ type Match struct {
 	DestinationPort int    `json:"destinationPort,omitempty"` // 0 means all
 	SourcePort      int    `json:"sourcePort,omitempty"`      // 0 means all
 	// Probes are addresses of the peer to which the helper may send a packet to verify the rule. If there are none, it
-	// uses the DNS servers in the pod's /etc/resolv.conf. To verify Slow, the peer must respond; a rejected connection
-	// to a closed TCP port is sufficient.
+	// uses the DNS servers in the pod's /etc/resolv.conf. Slow can be verified only if the peer responds; a rejected
+	// connection to a closed TCP port is sufficient.
 	Probes []netip.Addr `json:"probes,omitempty"`
 }
 
@@ -134,7 +134,7 @@ func (p Partition) validate() error {
 			return err
 		}
 		if p.Loss > 0 {
-			return errors.New("a loss cannot be combined with a latency or a rate")
+			return errors.New("packet loss cannot be combined with a latency or a rate")
 		}
 	}
 	for _, m := range p.Matches {

@@ -214,7 +214,7 @@ func judge(out io.Writer, changes []change) error {
 			over++
 			note = "  over"
 		case c.percent() < -most:
-			note = "  better; to commit the improvement, use -update"
+			note = "  better; to record the improvement, use -update"
 		}
 		fmt.Fprintf(out, "%-22s %9.0f %9.0f allocs/op %+7.1f %%%s\n", c.name, c.before, c.now, c.percent(), note)
 	}

@@ -38,8 +38,8 @@ var measurements = []measurement{
 	{"device", 5, "an unhealthy GPU: a report by the device plugin itself", (*bench).measureDevice},
 	{"doctor", 5, "doctor on one node, compared with a script: a debug pod and ten execs", (*bench).measureDoctor},
 	{"watch", 10, "an experiment's watcher sees a cordon: a bare watch", (*bench).measureWatch},
-	{"shim", 5, "a driver call through the shim: a direct call; an interposer with a toggle file", (*bench).measureShim},
-	{"report", 5, "an experiment's report as HTML: the same result as JSON", (*bench).measureReport},
+	{"shim", 5, "a driver call through the shim, compared with a direct call and with an interposer that uses a toggle file", (*bench).measureShim},
+	{"report", 5, "an experiment's report as HTML, compared with the same report as JSON", (*bench).measureReport},
 	{"start", 10, "the start of each command: version", (*bench).measureStart},
 	{"busy", 100, "xid on a node on which 200 pods are starting", (*bench).measureBusy},
 }

@@ -27,7 +27,7 @@ type row struct {
 	Against string  `json:"against"`
 	Other   float64 `json:"other"`
 	Ratio   float64 `json:"ratio"`
-	// Limit is the maximum of Ratio, and More the maximum of Median - Other; 0 means no limit.
+	// Limit is the highest allowed Ratio, and More the highest allowed Median - Other; 0 means no limit.
 	Limit float64 `json:"limit,omitempty"`
 	More  float64 `json:"more,omitempty"`
 	// None is set if Median must be 0.

@@ -139,7 +139,8 @@ func read(from *unstructured.Unstructured) (o object) {
 	return o
 }
 
-// judge returns the evidence that all pods that an object should select are injected, and the reason if it is missing.
+// judge returns the evidence that the fault was injected into all pods that an object should select. If this evidence
+// is missing, it returns the reason.
 func judge(live, wanted *unstructured.Unstructured) (proof, missing string) {
 	now := read(live)
 	injected := false

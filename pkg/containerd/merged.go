@@ -43,7 +43,7 @@ type ProblemKind string
 
 // Kinds of problems.
 const (
-	// handlers under a plugin ID that this release ignores in a file of this version
+	// handlers under a plugin ID that this release ignores in a configuration file of this version
 	ProblemUnread     ProblemKind = "unread"
 	ProblemReplaces   ProblemKind = "replaces"    // a file replaces the entire CRI table, as in releases before 2.0
 	ProblemUnknownKey ProblemKind = "unknown-key" // an unknown setting of a handler

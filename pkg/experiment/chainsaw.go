@@ -302,7 +302,7 @@ func (c *chainsaw) inject(ctx context.Context, i Inject, expected expectedOf) er
 				"Chainsaw does not know which runs to revert")
 		case isCUDA && expected.reactions():
 			return errors.New("a reaction to a CUDA fault cannot be expressed in Chainsaw: " +
-				"the command cuda does not support --expect")
+				"the cuda command does not support --expect")
 		case isCUDA && c.Target.Namespace == "":
 			return errors.New("the workload has no namespace: specify -n")
 		}

@@ -109,7 +109,7 @@ func TestChainsawErrors(t *testing.T) {
 		{
 			"target: {podsOf: deployment/a, namespace: b}\nsteps:\n- inject: {cuda: deployment/a}\n" +
 				"- expect: [{name: served, within: 1m}]",
-			"the command cuda does not support --expect",
+			"the cuda command does not support --expect",
 		},
 		{inject + "- inject: {command: [cuda, disarm, '${run}']}", "steps[1]: a command that changes an earlier run"},
 		{layers + "- expect: [{name: cordoned, within: 1m}]", "several layers"},

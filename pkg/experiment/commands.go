@@ -97,7 +97,7 @@ func (i Inject) commands(ctx context.Context, t Target, targets []string, run st
 }
 
 // withKernel returns the flag with the layers that the kernel log command injects: nvml and dcgm, which have no command
-// of their own, and then also the layer device, because the node is locked. Without these layers, it is empty.
+// of their own, and then also the device layer, because the node is locked. Without these layers, it is empty.
 func (i *Inject) withKernel() []string {
 	layers := LayerKernel
 	for _, layer := range i.Layers {

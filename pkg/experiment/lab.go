@@ -210,8 +210,8 @@ func (p *play) observe(ctx context.Context) error {
 	return nil
 }
 
-// retarget follows the pods of a workload that a preparation has replaced: they may now be on other nodes, and belong
-// to another ReplicaSet, so their observation starts again.
+// retarget follows the pods of a workload after a preparation has replaced them: they may now be on other nodes, and
+// belong to another ReplicaSet, so their observation starts again.
 func (p *play) retarget(ctx context.Context) error {
 	if p.Target.PodsOf == "" || p.Lab.Targets == nil {
 		return nil

@@ -85,7 +85,7 @@ func labeledObject(resource schema.GroupVersionResource, kind string, o metav1.O
 	return left
 }
 
-// isCopy reports whether a pod was created by the layer nvml.
+// isCopy reports whether a pod was created by the nvml layer.
 func isCopy(spec map[string]any) bool {
 	var names []string
 	for _, c := range elements(spec, "initContainers") {

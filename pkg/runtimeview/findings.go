@@ -172,7 +172,7 @@ func (v *View) ignored() []Finding {
 				continue
 			}
 			f.ID, f.Title = "rt.version-skew-ids", fmt.Sprintf(
-				"%s in %s under a plugin ID that containerd %s ignores in a file of this version",
+				"%s in %s under a plugin ID that containerd %s ignores in a configuration file of this version",
 				isAre("handler", f.Handlers), p.File, i.Release,
 			)
 			f.Fix =

@@ -30,7 +30,7 @@ func (s *Scenario) Module() (*terraform.Source, error) {
 		}
 		if !slices.Contains(s.Public.Access.Namespaces, ref.Namespace) {
 			return nil, fmt.Errorf(
-				"terraform.manages: the candidate may not change %s %s in namespace %q", ref.Kind,
+				"terraform.manages: the candidate is not allowed to change %s %s in namespace %q", ref.Kind,
 				ref.Name, ref.Namespace,
 			)
 		}

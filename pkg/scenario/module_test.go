@@ -76,7 +76,7 @@ func TestModuleRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Public.Access.Namespaces = []string{"another"}
-	if _, err := r.Module(); err == nil || !strings.Contains(err.Error(), "the candidate may not change") {
+	if _, err := r.Module(); err == nil || !strings.Contains(err.Error(), "the candidate is not allowed to change") {
 		t.Errorf("%v", err)
 	}
 	r.Terraform = nil

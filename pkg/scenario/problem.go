@@ -13,7 +13,7 @@ type Problem struct {
 	Column  int    `json:"column,omitempty"`
 	Field   string `json:"field,omitempty"` // inject[0].create.objects[1].spec
 	Message string `json:"message"`
-	// Warning is set for a problem that may be intended.
+	// Warning is set for a problem that may be intentional.
 	Warning bool `json:"warning,omitempty"`
 }
 

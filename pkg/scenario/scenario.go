@@ -90,7 +90,7 @@ type Param struct {
 	Expr    string `json:"expr,omitempty"`    // CEL over p and facts
 }
 
-// Public is the half that the candidate may read.
+// Public is the half of the scenario that the candidate may read.
 type Public struct {
 	Title string `json:"title"`
 	// Briefing describes the symptom as a user of the cluster would, and the expected result; never the cause.
@@ -291,7 +291,7 @@ type Check struct {
 	Objects *Selector `json:"objects,omitempty"`
 	// With lists additional objects, by name, for expect to compare with the source: with.classes.
 	With map[string]Selector `json:"with,omitempty"`
-	// Logs reads the joined logs of pods' containers (text).
+	// Logs reads the concatenated logs of the pods' containers as text.
 	Logs *Logs `json:"logs,omitempty"`
 	// Events lists events about an object, or without its name about all objects of the kind in the namespace
 	// (list).

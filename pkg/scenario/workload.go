@@ -83,7 +83,7 @@ func FindWorkload(ctx context.Context, client kubernetes.Interface, namespace, n
 	return w, w.fits(d)
 }
 
-// fits returns an error if the Deployment requests no GPUs, does not work, or is managed by another object.
+// fits returns an error if the Deployment requests no GPUs, is not available, or is managed by another object.
 func (w WorkloadFacts) fits(d *appsv1.Deployment) error {
 	refuse := func(why, instead string) error {
 		return fmt.Errorf("deployment %q in namespace %q %s: %s", w.Name, w.Namespace, why, instead)

@@ -2,7 +2,7 @@
 //
 // A record is a ConfigMap. Anyone with permission to write ConfigMaps in the ledger can write any record, including
 // valid checksums. Therefore an undo changes API objects only if a seal confirms it. The seal is a hash of all data
-// that the undo uses. It is kept in an object that requires other permissions to write:
+// that the undo uses. It is kept in an object that can be written only with other permissions:
 //
 //   - on each object that the run creates, as its mark;
 //   - in a ClusterRole without rules, for objects on which a mark would reveal the exercise (ClusterRoles);

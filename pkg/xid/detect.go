@@ -63,7 +63,7 @@ type Detector struct {
 	judge func(Event, Kmsg) Verdict
 }
 
-// Judge returns how the detector reacts to the event written in the form f. [FormAuto] is a write to /dev/kmsg. For
+// Judge returns how the detector reacts to the event written in the form f. [FormAuto] means a write to /dev/kmsg. For
 // detectors that read the log, Judge applies the detector's own patterns to the text that the detector would read.
 func (d Detector) Judge(e Event, f Form) Verdict {
 	k, err := Record(e, f)

@@ -172,7 +172,7 @@ func (d *Daemon) find(ctx context.Context, cluster *kube.Cluster) (*corev1.Pod, 
 		return nil, nil, fmt.Errorf("daemonset %s in namespace %s has no pod on node %s", name, namespace, d.Node)
 	case len(found) == 0:
 		return nil, nil, fmt.Errorf("no DaemonSet of NVIDIA's device plugin has a pod on node %s: specify another program that reads NVML "+
-			"with --daemonset NAMESPACE/NAME, or leave out the layer nvml", d.Node)
+			"with --daemonset NAMESPACE/NAME, or leave out the nvml layer", d.Node)
 	case len(found) > 1:
 		return nil, nil, fmt.Errorf("pods %s and %s on node %s both belong to a device plugin: specify one with --daemonset "+
 			"NAMESPACE/NAME", found[0].Name, found[1].Name, d.Node)

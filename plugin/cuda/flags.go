@@ -251,7 +251,7 @@ func parseWindow(text string) (from, to time.Duration, err error) {
 	}
 	if last == "" {
 		if from == 0 {
-			return 0, 0, errors.New("the window has no limits; omit the flag")
+			return 0, 0, errors.New("the window has neither a beginning nor an end; omit the flag")
 		}
 		return from, 0, nil
 	}

@@ -109,7 +109,7 @@ func TestBadFaultFlags(t *testing.T) {
 		"--error 2 --window 2m-10s":      "10s-2m?",
 		"--error 2 --window -10s":        "such as 10s-2m",
 		"--error 2 --window 1-2":         `invalid time "1"`,
-		"--error 2 --window 0s-":         "the window has no limits",
+		"--error 2 --window 0s-":         "the window has neither",
 		"--error 2 --window 0s-0s":       "must be greater than 0",
 		"--error 2 --device GPU-11":      "must be CUDA device numbers in the process",
 		"--error 2 --device 3-1":         "end is before the start",

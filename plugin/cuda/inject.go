@@ -129,7 +129,7 @@ func (in *injecting) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 		"Load the shim without starting the fault; use `cuda arm` to start it")
 	flags.Lookup("disarmed").Usage = "Load the shim without starting the fault; use cuda arm to start it"
 	flags.BoolVar(&in.atStart, "at-start", false,
-		"Start the fault with the first call of the new pods instead of when they are ready")
+		"Start the fault at the first driver call of the new pods, instead of when they are ready")
 	flags.BoolVar(&in.recreate, "recreate", false,
 		"Allow recreating workloads that cannot be changed, such as Jobs; their work starts over")
 	flags.BoolVar(&in.audit, "audit", false,

@@ -133,7 +133,7 @@ func (i *injection) prove(ctx context.Context, r fault.Recorder, _ []corev1.Pod)
 		return evidence, err
 	}
 	p.grace, p.known = armedGrace, true
-	r.Progress("waiting for processes to notice")
+	r.Progress("waiting for processes to notice the change")
 	after, err := i.gather(ctx, r, p)
 	return merge(evidence, after), err
 }

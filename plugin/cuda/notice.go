@@ -16,7 +16,7 @@ import (
 
 // await waits until the processes have noticed the change, and prints their status.
 func (s *switching) await(ctx context.Context, p *inPlace, next cudafault.State) error {
-	s.note(s.verb + "ed; waiting for processes to notice")
+	s.note(s.verb + "ed; waiting for processes to notice the change")
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	reports, err := s.observer.watch(limited, watching{

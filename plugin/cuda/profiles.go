@@ -71,7 +71,7 @@ func newProfilesCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	var format printer.Format
 	cmd := &cobra.Command{
 		Use:   "profiles [XID...]",
-		Short: "List the effects of each XID on programs, with their sources",
+		Short: "List the effects of each XID on programs, and the source of each effect",
 		Long: `List how each XID affects programs: the CUDA errors in running processes and in new ones, and what NVML
 reports (an event with the XID, ECC errors, remapped rows, or an error). "inject --xid" simulates these effects.
 

@@ -197,7 +197,7 @@ func TestChooseUnhealthy(t *testing.T) {
 	}
 }
 
-// TestCheckPlugin: the layer device is refused on a node whose GPUs a DRA driver publishes, before the layer nvml
+// TestCheckPlugin: the device layer is refused on a node whose GPUs a DRA driver publishes, before the nvml layer
 // restarts the driver.
 func TestCheckPlugin(t *testing.T) {
 	t.Parallel()

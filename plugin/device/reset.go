@@ -91,7 +91,7 @@ func (f *resetting) run(ctx context.Context, connection *kube.Connection, stream
 		Needs:    Permissions(connection.LedgerNamespace),
 		Describe: func(say func(string, ...any)) {
 			say("What: the node's nvidia-smi resets the GPU, if it is not in use. The GPU's memory and error state are cleared.")
-			say("Undo: none, a reset cannot be undone.")
+			say("Undo: none. A reset cannot be undone.")
 		},
 		Changes: func(
 			_ context.Context, cluster *kube.Cluster, nodes []string, _ *corev1.Pod,

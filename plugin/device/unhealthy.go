@@ -165,7 +165,7 @@ func CheckPlugin(ctx context.Context, client kubernetes.Interface, node string) 
 	if err != nil || !slices.ContainsFunc(devices, func(d dra.Device) bool { return d.Driver == driver }) {
 		return nil // continue: the node itself reports the registered devices
 	}
-	return fmt.Errorf("no device plugin registers the GPUs of node %s: the DRA driver %s publishes them; leave out the layer device, "+
+	return fmt.Errorf("no device plugin registers the GPUs of node %s: the DRA driver %s publishes them; leave out the device layer, "+
 		"and use `kubectl gpu-fault device taint`", node, driver)
 }
 

@@ -28,8 +28,8 @@ func NewWatchCommand(connection *kube.Connection, streams genericiooptions.IOStr
 	var lasts time.Duration
 	cmd := &cobra.Command{
 		Use:   "watch RUN",
-		Short: "Show how the cluster reacts to a run: what detected the fault, cordoned and drained the node, and when",
-		Long: `Show how the cluster reacts to a run, as it happens: what detected the fault, cordoned and drained the node, and when.
+		Short: "Show how the cluster reacts to a run: what detected the fault, what cordoned and drained the node, and when",
+		Long: `Show how the cluster reacts to a run, as it happens: what detected the fault, what cordoned and drained the node, and when.
 
 The output begins with the past reactions that are still visible, and ends when the run is
 closed. Times are relative to the verification of the fault, so a fast detector can have a negative time. For reactions

@@ -149,7 +149,7 @@ func (g *grading) print(reports []exercise.Report) (err error) {
 // printAll prints the reports of exercises that were started together.
 func (g *grading) printAll(reports []exercise.Report) error {
 	if g.html != "" {
-		return errors.New("--html supports only one report: specify the ID of an exercise, and --last to show its latest grade")
+		return errors.New("--html supports only one report: specify the ID of an exercise; to show its latest grade, add --last")
 	}
 	if g.output == "junit" {
 		return report.JUnit(g.streams.Out, reports...)

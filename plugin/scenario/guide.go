@@ -71,7 +71,7 @@ func Guide(r *scenario.Resolved) string {
 	if w == (scenario.Weights{}) {
 		w = scenario.DefaultWeights
 	}
-	line("`grade` measures whether the workload recovers and remains healthy (%s), whether the diagnosis is correct (%d), whether nothing else was changed (%d), the time (%d), and the hints that were taken (%d). "+
+	line("`grade` gives points for a workload that recovers and remains healthy (%s), a correct diagnosis (%d), leaving everything else unchanged (%d), the time (%d), and unused hints (%d). "+
 		"You evaluate the rest:\n",
 		count.Of(w.Fixed, "point"), w.Diagnosis, w.Collateral, w.Time, w.Hints)
 	for _, c := range r.Sealed.Criteria {

@@ -216,7 +216,7 @@ func (f *inject) add(cmd *cobra.Command, connection *kube.Connection) {
 	_ = cmd.RegisterFlagCompletionFunc("pod", completion.Pods(connection))
 }
 
-// lineForm returns the form of the lines for the selected --via.
+// lineForm returns the form of the lines for the selected value of --via.
 func (f *inject) lineForm() (xid.Form, error) {
 	form, err := xid.ParseForm(f.form)
 	if err == nil {

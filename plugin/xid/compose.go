@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/gpus"
 )
 
-// place is a GPU or NVSwitch, with the known facts about the node's driver and process.
+// place is a GPU or NVSwitch, with what is known about the node's driver and about the process that uses it.
 type place struct {
 	gpu     gpus.GPU
 	peers   []gpus.GPU

@@ -50,7 +50,7 @@ type writing struct {
 	gpus   gpus.Choices
 	code   int           // XID, set only if there is more than one layer
 	more   prepared      // the layers other than the kernel log
-	holder gpus.Pod      // pod whose GPUs are selected: from --pod, or from the layer cuda
+	holder gpus.Pod      // pod whose GPUs are selected: from --pod, or from the cuda layer
 	launch *fleet.Launch // launch from inside the cluster; otherwise nil
 }
 
@@ -324,7 +324,7 @@ func (w *writing) plan(cluster *kube.Cluster, injection *kernellog.Injection, na
 	w.TTL.Apply(&plan)
 	plan.InOrder = !w.layers.isOne()
 	// The new pods of the workload need a device, and would be rejected while the device plugin is restarting. The
-	// restart also ends the layer device.
+	// restart also ends the device layer.
 	plan.UndoTogether = plan.InOrder && !w.more.suppliesDevices
 	plan.Changes, plan.Needs = w.more.changes, append(plan.Needs, w.more.needs...)
 	plan.Checks = w.more.checks

@@ -33,7 +33,7 @@ const (
 	layerKernel = "kernel"
 )
 
-// layerOrder is the order of the layers. The layer device ends when the device plugin restarts, which the layer nvml
+// layerOrder is the order of the layers. The device layer ends when the device plugin restarts, which the nvml layer
 // causes.
 var layerOrder = []string{layerCUDA, layerNVML, layerDevice, layerDCGM, layerKernel}
 
@@ -45,7 +45,7 @@ var seen = map[string][2]string{
 		"the device plugin does not notice the fault",
 	},
 	layerNVML: {
-		"the node's device plugin, or the DaemonSet of --daemonset, through NVML",
+		"the node's device plugin, or the DaemonSet specified by --daemonset, through NVML",
 		"other programs on the node see a healthy GPU; the pod restarts now, and again when the run is reverted",
 	},
 	layerDCGM: {
@@ -61,8 +61,8 @@ var seen = map[string][2]string{
 // layering holds the flags of the layers.
 type layering struct {
 	layers    []string
-	workload  string // TYPE/NAME for the layer cuda
-	daemonSet string // NAMESPACE/NAME for the layer nvml
+	workload  string // TYPE/NAME for the cuda layer
+	daemonSet string // NAMESPACE/NAME for the nvml layer
 }
 
 func (l layering) has(layer string) bool { return slices.Contains(l.layers, layer) }
@@ -131,7 +131,7 @@ func (l *layering) validate(o *options) error {
 	case o.text.MIG != (xid.MIG{}):
 		return errors.New("--mig cannot be used with --layers: the other layers affect whole GPUs")
 	case l.has(layerDevice) && o.TTL.TTL == 0:
-		return errors.New("--ttl 0 cannot be used with the layer device: the process on the node requires a time at " +
+		return errors.New("--ttl 0 cannot be used with the device layer: the process on the node requires a time at " +
 			"which to end the fault")
 	}
 	if l.has(layerNVML) {
@@ -143,22 +143,22 @@ func (l *layering) validate(o *options) error {
 	case !l.has(layerCUDA):
 		return nil
 	case pod != "":
-		return errors.New("--pod cannot be used with the layer cuda, which replaces the pods: specify the node, " +
+		return errors.New("--pod cannot be used with the cuda layer, which replaces the pods: specify the node, " +
 			"--gpu and --workload TYPE/NAME")
 	case l.workload == "":
-		return errors.New("the layer cuda requires --workload TYPE/NAME, such as deployment/vllm")
+		return errors.New("the cuda layer requires --workload TYPE/NAME, such as deployment/vllm")
 	case len(o.Nodes.Names) > 1:
 		return errOneNode
 	}
 	if _, _, ok := o.gpus.Indexes(); !ok {
-		return fmt.Errorf("--gpu %s cannot be used with the layer cuda: specify indexes among the GPUs of the workload's "+
+		return fmt.Errorf("--gpu %s cannot be used with the cuda layer: specify indexes among the GPUs of the workload's "+
 			"pod (0), or all", o.gpu)
 	}
 	code := selectors[0].Code
 	profile, known := cudafault.FindProfile(code)
 	if !known {
 		return fmt.Errorf("no CUDA error is known for XID %d (`kubectl gpu-fault cuda profiles` "+
-			"lists the known errors): omit the layer cuda", code)
+			"lists the known errors): omit the cuda layer", code)
 	}
 	if profile.None() {
 		return fmt.Errorf("programs do not see XID %d: %s", code, profile.Note)
@@ -166,7 +166,7 @@ func (l *layering) validate(o *options) error {
 	return l.load(code, nil, "").Validate()
 }
 
-// validateNVML validates the flags for the layer nvml.
+// validateNVML validates the flags for the nvml layer.
 func (l *layering) validateNVML(o *options) error {
 	if l.daemonSet != "" {
 		if _, _, err := cuda.ParseDaemonSet(l.daemonSet); err != nil {
@@ -178,12 +178,12 @@ func (l *layering) validateNVML(o *options) error {
 	switch {
 	case !known || !profile.NVMLEvent && profile.NVML == 0 && profile.NVMLInit == 0:
 		return fmt.Errorf("NVML has no known reaction to XID %d (`kubectl gpu-fault cuda profiles` lists the XIDs to which "+
-			"NVML reacts): omit the layer nvml", code)
+			"NVML reacts): omit the nvml layer", code)
 	}
 	return nil
 }
 
-var errOneNode = errors.New("the layer cuda supports only one node: use a separate run for each node")
+var errOneNode = errors.New("the cuda layer supports only one node: use a separate run for each node")
 
 // ofGPUs returns the fault that an XID causes on the chosen GPUs, in containers that each request the given number of
 // GPUs. A process that also has other GPUs can still initialize CUDA.
@@ -193,12 +193,12 @@ func ofGPUs(code int, chosen gpus.Choices, workload string, each int) (cudafault
 	switch {
 	case each < 0:
 		return fault, fmt.Errorf("%s does not request a GPU, so the failing GPU cannot be determined: use "+
-			"`kubectl gpu-fault cuda inject %s --xid %d`, and omit the layer cuda here", workload, workload, code)
+			"`kubectl gpu-fault cuda inject %s --xid %d`, and omit the cuda layer here", workload, workload, code)
 	case all:
 		return fault, nil
 	case each == 0:
 		return fault, fmt.Errorf("the GPUs of %s are requested by several containers, or not as nvidia.com/gpu, so "+
-			"their indexes are not known: specify --gpu all, or omit the layer cuda", workload)
+			"their indexes are not known: specify --gpu all, or omit the cuda layer", workload)
 	case slices.Max(indexes) >= each:
 		return fault, fmt.Errorf("a pod of %s has %s, with indexes from 0 to %d: specify one of these with --gpu", workload,
 			count.Of(each, "GPU"), each-1)
@@ -244,7 +244,7 @@ type layer struct {
 	Error    string   `json:"error,omitempty"`
 }
 
-// layerOf is the layer for each kind of undo that a run can have. All other kinds belong to the layer kernel.
+// layerOf is the layer for each kind of undo that a run can have. All other kinds belong to the kernel layer.
 var layerOf = map[string]string{
 	cudashim.UndoKind: layerCUDA, daemonpod.UndoKind: layerNVML, devicehealth.UndoKind: layerDevice,
 	dcgm.UndoKind: layerDCGM,

@@ -136,7 +136,7 @@ func endless(change func(*flags)) func(*flags) {
 	return func(f *flags) { change(f); f.TTL.TTL, f.TTL.Reason = 0, "a test" }
 }
 
-// With the layer cuda, the other layers are those of the GPU that the workload's new pod holds, on the node that was
+// With the cuda layer, the other layers are those of the GPU that the workload's new pod holds, on the node that was
 // named; without such a pod, nothing is changed on the node.
 func TestLayersAreOfOneGPU(t *testing.T) {
 	t.Parallel()

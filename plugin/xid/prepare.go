@@ -33,7 +33,7 @@ type prepared struct {
 	checks           []func(context.Context) error
 	describe         []func(say func(string, ...any))
 	timeout, cleanup time.Duration
-	// pods returns the pods with the layer cuda, after it has been injected. It is nil without that layer.
+	// pods returns the pods with the cuda layer, after it has been injected. It is nil without that layer.
 	pods func(context.Context, ledger.Run) ([]corev1.Pod, error)
 	pod  *gpus.Pod // pod whose GPUs all layers affect, once it is known
 	// suppliesDevices reports whether undoing a layer restarts the program that supplies the node's devices.
@@ -62,7 +62,7 @@ func (w *writing) prepare(
 	return p, nil
 }
 
-// prepareCUDA adds the layer cuda. The other layers affect the GPU of its pod.
+// prepareCUDA adds the cuda layer. The other layers affect the GPU of its pod.
 func (w *writing) prepareCUDA(
 	ctx context.Context, cluster *kube.Cluster, names []string, _ gpus.Pod, p *prepared,
 ) error {
@@ -80,7 +80,7 @@ func (w *writing) prepareCUDA(
 		err := check(ctx)
 		if errors.Is(err, cudashim.ErrImmutable) {
 			return fmt.Errorf("%s is immutable: use `kubectl gpu-fault cuda inject %s --xid %d "+
-				"--recreate`, and omit the layer cuda here", w.layers.workload, w.layers.workload, w.code)
+				"--recreate`, and omit the cuda layer here", w.layers.workload, w.layers.workload, w.code)
 		}
 		return err
 	}
@@ -97,7 +97,7 @@ func (p *prepared) add(l cuda.Loading) {
 	p.suppliesDevices = p.suppliesDevices || l.SuppliesDevices
 }
 
-// prepareNVML adds the layer nvml.
+// prepareNVML adds the nvml layer.
 func (w *writing) prepareNVML(
 	ctx context.Context, cluster *kube.Cluster, names []string, holder gpus.Pod, p *prepared,
 ) error {
@@ -125,7 +125,7 @@ func (w *writing) prepareNVML(
 	return nil
 }
 
-// prepareDevice adds the layer device.
+// prepareDevice adds the device layer.
 func (w *writing) prepareDevice(
 	_ context.Context, cluster *kube.Cluster, names []string, holder gpus.Pod, p *prepared,
 ) error {
@@ -152,7 +152,7 @@ func (w *writing) prepareDevice(
 	return nil
 }
 
-// orReported returns a change for the layer device that is injected after the layer nvml. The device plugin itself may
+// orReported returns a change for the device layer that is injected after the nvml layer. The device plugin itself may
 // already have reported the device, in which case there is nothing to change.
 func orReported(change fault.Change) fault.Change {
 	apply := change.Apply
@@ -168,7 +168,7 @@ func orReported(change fault.Change) fault.Change {
 	return change
 }
 
-// prepareDCGM adds the layer dcgm.
+// prepareDCGM adds the dcgm layer.
 func (w *writing) prepareDCGM(
 	_ context.Context, cluster *kube.Cluster, names []string, holder gpus.Pod, p *prepared,
 ) error {
@@ -197,7 +197,7 @@ func (w *writing) prepareDCGM(
 	return nil
 }
 
-// onItsGPU returns a change to a node that applies to the GPUs of the pod with the layer cuda. These GPUs are known
+// onItsGPU returns a change to a node that applies to the GPUs of the pod with the cuda layer. These GPUs are known
 // only when the workload's new pod is running. Without that layer, it returns the change unmodified. All changes apply
 // to the GPUs of the same pod, even if the workload's controller has replaced the pod in the meantime: the pod's
 // kubelet knows the GPUs as long as the pod exists.
@@ -245,7 +245,7 @@ func podOn(node string, pods []corev1.Pod) (gpus.Pod, error) {
 			"node with only one of these pods", count.Of(len(on), "pod"), node)
 	case ended != "":
 		return gpus.Pod{}, fmt.Errorf("pod %s on node %s has terminated with the CUDA error, and no longer holds a GPU: specify a "+
-			"workload whose containers are restarted, or omit the layer cuda", ended, node)
+			"workload whose containers are restarted, or omit the cuda layer", ended, node)
 	}
 	return gpus.Pod{}, fmt.Errorf("no pod of the workload is running on node %s: specify a node that runs such a pod and has a "+
 		"free GPU for its rolling update", node)

@@ -32,7 +32,7 @@ func cudaKinds() []kind {
 			name:    cudaInject,
 			prepare: (*site).deploy,
 			command: func(s *site) []string { return inject(s, cudaTimes...) },
-			phases:  []phase{says("0 started"), says("waiting for processes to notice")},
+			phases:  []phase{says("0 started"), says("waiting for processes to notice the change")},
 			execs:   1,
 		},
 		{

@@ -24,7 +24,7 @@ func layerKinds() []kind {
 			prepare: (*site).deployOnGPU,
 			command: inject,
 			phases: []phase{
-				says("waiting for processes to notice"), says("reporting 1 device as unhealthy"),
+				says("waiting for processes to notice the change"), says("reporting 1 device as unhealthy"),
 				says("waiting for the node's status"), says("writing 1 record"),
 			},
 			execs: 4,

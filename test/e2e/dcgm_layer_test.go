@@ -33,7 +33,7 @@ esac
 func TestLayerDCGM(t *testing.T) {
 	c := setupCUDA(t)
 	c.mustSay(c.plugin("xid", "48", c.worker.Name, "--layers", "kernel,dcgm", "--yes", "--allow-last-gpu-node",
-		"--allow-majority"), 1, "nothing was changed", "omit the layer dcgm")
+		"--allow-majority"), 1, "nothing was changed", "omit the dcgm layer")
 	cm := &corev1.ConfigMap{Data: map[string]string{"dcgmi": dcgmi}}
 	cm.Name = "dcgmi"
 	c.create(cm)

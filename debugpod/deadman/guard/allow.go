@@ -82,7 +82,7 @@ func (r Runtime) service(asked *deadman.Service) (*deadman.Service, error) {
 		return nil, nil
 	case r.Unit == "":
 		return nil, errorf(CodeRefused,
-			"unit %q is not the kubelet's container runtime, which is not a systemd unit: nothing was changed",
+			"unit %q is not the kubelet's container runtime, and that runtime does not run as a systemd unit: nothing was changed",
 			asked.Unit)
 	case asked.Unit != r.Unit:
 		return nil, errorf(CodeRefused,

@@ -58,7 +58,7 @@ func TestRefusesWhatTheHelperDoesNotFind(t *testing.T) {
 			w.Inspect = func(context.Context) (Runtime, error) {
 				return Runtime{Socket: "/run/demo.sock", Files: []string{w.at("etc/config.toml")}}, nil
 			}
-		}, "which is not a systemd unit"},
+		}, "that runtime does not run as a systemd unit"},
 		"no runtime": {func(w *world, _ *deadman.Change) {
 			w.Inspect = func(context.Context) (Runtime, error) { return Runtime{}, errors.New("no kubelet is running") }
 		}, "no kubelet is running"},

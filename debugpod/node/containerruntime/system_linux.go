@@ -69,7 +69,7 @@ func immutable(full string) string {
 	defer func() { _ = file.Close() }()
 	flags, err := unix.IoctlGetInt(int(file.Fd()), unix.FS_IOC_GETFLAGS)
 	if err == nil && flags&unix.STATX_ATTR_IMMUTABLE != 0 { // the same bit as FS_IMMUTABLE_FL
-		return "the file has the attribute i (immutable), which chattr -i removes"
+		return "the file is immutable: to clear the attribute i, run chattr -i"
 	}
 	return ""
 }

@@ -72,7 +72,7 @@ func (p *pending) wait(ctx context.Context, into *api.Diagnosis) {
 	}
 }
 
-// late returns the result if the part finished at the last moment, or the error.
+// late returns the result if the part finished at the last moment, and otherwise the error.
 func (p *pending) late(why error) result {
 	select {
 	case r := <-p.result:

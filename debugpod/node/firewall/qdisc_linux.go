@@ -178,7 +178,7 @@ func (n *netfilter) unslow(run string) (int, error) {
 	return n.removeQdiscs(func(handle uint16) bool { return handle == api.QdiscHandle(run) })
 }
 
-// removeQdiscs removes this tool's qdiscs whose handles are accepted, and returns their number.
+// removeQdiscs removes those of this tool's qdiscs whose handles match, and returns how many it removed.
 func (n *netfilter) removeQdiscs(accept func(handle uint16) bool) (removed int, _ error) {
 	conn, err := n.traffic()
 	if err != nil {

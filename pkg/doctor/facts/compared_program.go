@@ -214,8 +214,8 @@ func (f *Facts) otherContainersToken(pod *corev1.Pod, _ *Node) (source, text str
 	return "", ""
 }
 
-// readOnlyRoot reports a container with a read-only root file system that cannot be created. It also names a GPU pod
-// that is ready on the same node.
+// readOnlyRoot reports a container that cannot be created because its root file system is read-only. It also names a
+// GPU pod that is ready on the same node.
 func (f *Facts) readOnlyRoot(pod *corev1.Pod, n *Node) (source, text string) {
 	for _, t := range f.Troubles(pod) {
 		for c := range Containers(pod) {

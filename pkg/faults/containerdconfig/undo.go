@@ -103,7 +103,7 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 }
 
 // key returns the key of the node's record. An invalid key is dropped, because the node would reject the request, and a
-// user who edits the record must not be able to prevent the restore of a record that needs no key.
+// user who edits the record must not be able to block an undo by adding a key to a record that needs none.
 func (c Claim) key() []byte {
 	if len(c.Key) != deadman.KeySize {
 		return nil
@@ -342,7 +342,7 @@ func verdict(restored deadman.Restored) (ledger.State, string, error) {
 		return ledger.StateSuperseded, strings.Join(lines, "\n"), nil
 	case restored.CRI != nil && !restored.SameConfig: // CRI responds, and loaded the same files as before the fault
 		lines = append(lines,
-			"the container runtime has a different configuration than before, because something else changed in the meantime: see `kubectl gpu-fault runtime show`")
+			"the container runtime has a different configuration than before the fault, because of another change in the meantime: see `kubectl gpu-fault runtime show`")
 	case restored.CRI != nil:
 		lines = append(lines, "the container runtime has the same configuration as before")
 	}

@@ -28,7 +28,7 @@ type plan struct {
 	additions additions
 }
 
-// plan reads the object again, adds the additions, and sends a dry run to the API server, which runs admission, sets
+// plan reads the object again, applies the additions, and sends a dry run to the API server, which runs admission, sets
 // defaults and shows which managers lose fields.
 func (in *Injection) plan(ctx context.Context, run string) (*plan, error) {
 	a := in.newAdditions(run)

@@ -129,7 +129,7 @@ func (r *Replacement) Check(ctx context.Context) error {
 		for _, port := range c.Ports {
 			if port.HostPort > 0 {
 				return fmt.Errorf("pod %s of %s uses host port %d: the kubelet would reject the copy, which briefly runs at the same time; "+
-					"omit the layer nvml", r.Original.Name, ref, port.HostPort)
+					"omit the nvml layer", r.Original.Name, ref, port.HostPort)
 			}
 		}
 	}

@@ -78,7 +78,7 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	}
 	var d undo
 	if err := json.Unmarshal(step.Undo.Data, &d); err != nil {
-		return "", "", fmt.Errorf("the record's undo cannot be read: %w", err)
+		return "", "", fmt.Errorf("the data for the undo in the record cannot be read: %w", err)
 	}
 	node := step.Target.Name
 	if err := d.validate(run.ID, node); err != nil {

@@ -117,7 +117,7 @@ func (e Engine) find(ctx context.Context, node string) (*corev1.Pod, map[string]
 	if err != nil {
 		return nil, nil, err
 	}
-	why := fmt.Errorf("node %s has no pod of DCGM (nvidia-dcgm) or dcgm-exporter: omit the layer dcgm", node)
+	why := fmt.Errorf("node %s has no pod of DCGM (nvidia-dcgm) or dcgm-exporter: omit the dcgm layer", node)
 	for _, component := range components {
 		for i := range pods {
 			pod := &pods[i]
@@ -132,7 +132,7 @@ func (e Engine) find(ctx context.Context, node string) (*corev1.Pod, map[string]
 			if err == nil {
 				err = errors.New("no GPUs listed")
 			}
-			why = fmt.Errorf("no host engine responds in pod %s in namespace %s: omit the layer dcgm (%w)", pod.Name,
+			why = fmt.Errorf("no host engine responds in pod %s in namespace %s: omit the dcgm layer (%w)", pod.Name,
 				pod.Namespace, err)
 		}
 	}

@@ -177,7 +177,7 @@ func TestRefused(t *testing.T) {
 			}
 		}
 		err := Injection{Engine: Engine{client, &engine{dead: test.dead}}, Node: "gpu-1"}.Check(t.Context())
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "omit the layer") {
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "omit the dcgm layer") {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}

@@ -46,7 +46,7 @@ func (u Undoer) Undo(ctx context.Context, _ ledger.Run, step ledger.Step) (ledge
 	}
 	var d undo
 	if err := json.Unmarshal(step.Undo.Data, &d); err != nil {
-		return "", "", fmt.Errorf("the record's undo cannot be read: %w", err)
+		return "", "", fmt.Errorf("the data for the undo in the record cannot be read: %w", err)
 	}
 	for _, before := range d.Before {
 		if before < 0 || before > maxXID {

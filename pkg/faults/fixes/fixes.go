@@ -108,7 +108,7 @@ func (u Undoer) Describe(step ledger.Step) string {
 func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (ledger.State, string, error) {
 	var data Data
 	if err := json.Unmarshal(step.Undo.Data, &data); err != nil {
-		return "", "", fmt.Errorf("the record's undo cannot be read: %w", err)
+		return "", "", fmt.Errorf("the data for the undo in the record cannot be read: %w", err)
 	}
 	switch {
 	case data.Name != step.Target.Name || step.Target.Kind != "RuntimeClass":

@@ -110,7 +110,7 @@ func (ModuleUndoer) Feature() string { return "" }
 
 // Describe implements fault.Undoer.
 func (u ModuleUndoer) Describe(ledger.Step) string {
-	return "unload the kernel module " + kmod.Name + "; the kernel log cannot be reverted"
+	return "unload the kernel module " + kmod.Name + "; lines in the kernel log cannot be removed"
 }
 
 // Undo implements fault.Undoer.

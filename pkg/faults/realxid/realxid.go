@@ -1,9 +1,9 @@
 // Package realxid makes the NVIDIA driver itself report an XID: a pod that requests a GPU runs a program that causes an
-// error on it. All readers see such an XID: readers of the kernel log, of NVML's events and of DCGM. Only the program's
-// CUDA context is lost.
+// error on it. Such an XID is visible in the kernel log, in NVML's events and in DCGM. Only the program's CUDA context
+// is lost.
 //
-// The fault is verified by CUDA's error in the program, and by the driver's line in the kernel log, which a debug pod
-// reads.
+// The fault is verified through the CUDA error in the program, and through the driver's line in the kernel log, which a
+// debug pod reads.
 package realxid
 
 import (

@@ -57,7 +57,7 @@ func (r *Report) judge(weights scenario.Weights, spoiled string) {
 	r.Score = min(max(total, 0), 100)
 }
 
-// unearned is the reason for missing points if the fault is not fixed.
+// unearned is the reason why no points are given if the fault is not fixed.
 const unearned = "counts only if the fault is fixed"
 
 func earned(mended bool, points Points) Points {

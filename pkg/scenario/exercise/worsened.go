@@ -106,8 +106,8 @@ var bounds = []struct {
 // before, or "".
 func unreasonable(was, is map[string]any) string {
 	for _, b := range bounds {
-		value, has := quantity(is, b.list, b.resource)
-		old, had := quantity(was, b.list, b.resource)
+		value, has := amountOf(is, b.list, b.resource)
+		old, had := amountOf(was, b.list, b.resource)
 		if !has {
 			continue
 		}
@@ -126,8 +126,8 @@ func unreasonable(was, is map[string]any) string {
 	return ""
 }
 
-// quantity returns a value of a container's resources.
-func quantity(container map[string]any, list, name string) (apiresource.Quantity, bool) {
+// amountOf returns a value of a container's resources.
+func amountOf(container map[string]any, list, name string) (apiresource.Quantity, bool) {
 	value, found, _ := unstructured.NestedFieldNoCopy(container, "resources", list, name)
 	if !found {
 		return apiresource.Quantity{}, false

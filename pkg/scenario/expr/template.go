@@ -105,7 +105,7 @@ func at(s string, offset int, format string, args ...any) *Error {
 	return &Error{Line: line, Column: column, Message: fmt.Sprintf(format, args...)}
 }
 
-// position returns the line and column, from 1, of an offset in a string.
+// position returns the 1-based line and column of an offset in a string.
 func position(s string, offset int) (line, column int) {
 	before := s[:min(offset, len(s))]
 	return strings.Count(before, "\n") + 1, len([]rune(before[strings.LastIndexByte(before, '\n')+1:])) + 1

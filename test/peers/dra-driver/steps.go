@@ -56,7 +56,7 @@ func steps() []step {
 	return append(all,
 		step{"a pod that is created while the driver's pod is replaced: it runs later", late},
 		step{"xid 48 with a TTL, and no client: a pod of the DaemonSet's own, no taint", expires},
-		step{"xid 48 with the layer device: refused before anything is changed", refused},
+		step{"xid 48 with the device layer: refused before anything is changed", refused},
 	)
 }
 
@@ -141,7 +141,7 @@ func (p *peer) untilRuns(ctx context.Context, name string) (pod corev1.Pod, err 
 	return pod, err
 }
 
-// inject runs the program under test, and returns the evidence of the layer nvml.
+// inject runs the program under test, and returns the evidence of the nvml layer.
 func (p *peer) inject(ctx context.Context, xid, layers, ttl string) (evidence []string, err error) {
 	out, err := peers.Output(p.Command(ctx, "xid", xid, faulty, "--gpu", "1", "--layers", layers, "--daemonset",
 		namespace+"/"+daemonSet, "--ttl", ttl, "--yes", "-o", "json"))
@@ -340,7 +340,7 @@ func expires(ctx context.Context, p *peer) (string, error) {
 		p.Tool(ctx, "revert", "--all", "--yes") // closes the record
 }
 
-// refused verifies that the layer device names what to use in its place.
+// refused verifies that the device layer names what to use in its place.
 func refused(ctx context.Context, p *peer) (string, error) {
 	on, err := p.untilSettled(ctx, false)
 	if err != nil {

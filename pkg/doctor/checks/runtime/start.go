@@ -125,7 +125,7 @@ func startChecks() []engine.Check {
 			Reads: "FailedCreatePodSandBox events",
 			Why: "containerd cannot communicate with the shim that it started, because two containerd installations " +
 				"share a PATH, or because containerd was upgraded but not restarted",
-			Explains: noPods(), Sources: []string{"containerd 1.7.28 with the shim of 2.3"},
+			Explains: noPods(), Sources: []string{"containerd 1.7.28 with the shim from 2.3"},
 			Run: func(f *facts.Facts, r *engine.Result) {
 				viewAndEvents(f, r, "rt.shim-skew", "containerd cannot communicate with the shim that it starts",
 					func(n *facts.Node, _ string) finding.Fix {
