@@ -122,7 +122,7 @@ func (l *Lab) End(ctx context.Context, id string, o EndOptions) (*Ending, error)
 	}
 	var own []string
 	if before != nil {
-		if err := l.release(ctx, e, before); err != nil {
+		if err := l.release(ctx, e, r, before); err != nil {
 			return nil, err
 		}
 		own = slices.DeleteFunc(slices.Clone(e.Namespaces), stoodIn(before))
@@ -270,8 +270,7 @@ func (l *Lab) putBack(
 		}
 		for _, difference := range left {
 			err := errWhose
-			if surely(e, r, writersOf(r.Public.Access, l.Mapper), stoodIn(before), difference.Ref) ||
-				difference.Kind == baseline.Created && bindsOnly(e, stoodIn(before), now.Get(difference.Ref)) {
+			if l.candidates(e, r, before, now, difference) {
 				if err = errAsked; restore {
 					err = l.restore(ctx, before, now, difference)
 				}

@@ -27,8 +27,9 @@ import (
 // deletion of the exercise's objects would delete others, and finalizers that prevent it.
 
 // release removes owner references that objects outside of the exercise's namespaces have received during the exercise,
-// and that refer to objects that will be deleted. Kubernetes would delete them, even nodes, along with their owner.
-func (l *Lab) release(ctx context.Context, e *Exercise, before *baseline.Baseline) error {
+// and that refer to objects that will be deleted: the exercise's own, and those that the candidate created. Kubernetes
+// would delete them, even nodes, along with their owner.
+func (l *Lab) release(ctx context.Context, e *Exercise, r *scenario.Resolved, before *baseline.Baseline) error {
 	now, err := l.capture(ctx, e.whole())
 	if err != nil {
 		return err
@@ -39,7 +40,9 @@ func (l *Lab) release(ctx context.Context, e *Exercise, before *baseline.Baselin
 	}
 	differences := baseline.Diff(before, now)
 	doomed := func(owner scenario.Ref) bool {
-		created := func(d baseline.Difference) bool { return d.Kind == baseline.Created && sameObject(d.Ref, owner) }
+		created := func(d baseline.Difference) bool {
+			return d.Kind == baseline.Created && sameObject(d.Ref, owner) && l.candidates(e, r, before, now, d)
+		}
 		return undone(baseline.Difference{Ref: owner}) || slices.ContainsFunc(differences, created)
 	}
 	for _, difference := range differences {
@@ -66,6 +69,14 @@ func (l *Lab) release(ctx context.Context, e *Exercise, before *baseline.Baselin
 			ref.Kind, ref.Name, strings.Join(owners, " and "))
 	}
 	return nil
+}
+
+// candidates reports whether a difference is surely the candidate's, so that --restore reverts it.
+func (l *Lab) candidates(
+	e *Exercise, r *scenario.Resolved, before, now *baseline.Baseline, d baseline.Difference,
+) bool {
+	return surely(e, r, writersOf(r.Public.Access, l.Mapper), stoodIn(before), d.Ref) ||
+		d.Kind == baseline.Created && bindsOnly(e, stoodIn(before), now.Get(d.Ref))
 }
 
 // ownersIn returns the cluster-scoped owners of an object in a baseline, and those in its namespace without it.
