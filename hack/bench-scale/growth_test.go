@@ -45,7 +45,7 @@ func TestReportEndsWithTheWorst(t *testing.T) {
 	}
 }
 
-// After an error with the second size, there is no exponent to report, and none is invented.
+// After an error with the second size, the exponent is unknown, and none is reported.
 func TestReportWithoutGrowth(t *testing.T) {
 	var b strings.Builder
 	if err := report(&b, some("list", 50)); err != nil {

@@ -274,7 +274,8 @@ func (g *grading) otherChanges(ctx context.Context, begin *baseline.Baseline) er
 		return err
 	}
 	allow = append(allow, placed...)
-	worsened(differences, g.e.Namespaces, candidate.may, begin.Get, now.Get)
+	worsened(differences, g.e.Namespaces, func(ref scenario.Ref) bool { return candidate.may(ref) && !others(ref) },
+		begin.Get, now.Get)
 	damage := baseline.Collateral(differences, allow, func(ref scenario.Ref) bool {
 		return others(ref) || within(ref, g.e.Account.namespaces()) || !candidate.may(ref) ||
 			g.e.probes(ref, now.Get(ref))

@@ -34,7 +34,8 @@ func worsened(
 			d.Note = nextPodsFail(begin(d.Ref), is)
 		case inside && d.Ref.Kind == "PodDisruptionBudget":
 			d.Note = noEviction(is)
-		case inside && d.Ref.Kind == kindSecret && d.Kind == baseline.Created && isToken(is):
+		case inside && d.Ref.Kind == kindSecret && d.Kind == baseline.Created &&
+			is["type"] == string(corev1.SecretTypeServiceAccountToken):
 			d.Note = "a token that does not expire"
 		}
 	}
@@ -42,13 +43,6 @@ func worsened(
 
 func finalizersOf(object map[string]any) []string {
 	return (&unstructured.Unstructured{Object: object}).GetFinalizers()
-}
-
-// isToken reports whether a Secret requests a token for a service account. OpenShift creates such Secrets.
-func isToken(secret map[string]any) bool {
-	annotations := (&unstructured.Unstructured{Object: secret}).GetAnnotations()
-	return secret["type"] == string(corev1.SecretTypeServiceAccountToken) &&
-		annotations["kubernetes.io/created-by"] == ""
 }
 
 // noEviction returns a note if a PodDisruptionBudget allows no eviction at all, or "".

@@ -51,8 +51,12 @@ func TestWorsened(t *testing.T) {
 		"no drain, in percent": {"PodDisruptionBudget", "", "{spec: {minAvailable: 100%}}", "allows no eviction"},
 		"an ordinary budget":   {"PodDisruptionBudget", "", "{spec: {maxUnavailable: 1}}", ""},
 		"a token for ever":     {"Secret", "", "{type: kubernetes.io/service-account-token}", "does not expire"},
-		"an ordinary Secret":   {"Secret", "", "{type: Opaque}", ""},
-		"cannot be deleted":    {"ClusterRoleBinding", "", "{metadata: {finalizers: [x.y/z]}}", "the finalizer x.y/z"},
+		"a token that claims to be OpenShift's": {
+			"Secret", "", "{type: kubernetes.io/service-account-token, metadata: {annotations: {kubernetes.io/created-by: x}}}",
+			"does not expire",
+		},
+		"an ordinary Secret": {"Secret", "", "{type: Opaque}", ""},
+		"cannot be deleted":  {"ClusterRoleBinding", "", "{metadata: {finalizers: [x.y/z]}}", "the finalizer x.y/z"},
 	} {
 		ref := scenario.Ref{APIVersion: "v1", Kind: c.kind, Namespace: "team-a", Name: "x"}
 		d := baseline.Difference{Ref: ref, Kind: baseline.Changed}
