@@ -128,7 +128,12 @@ func (l *Lab) End(ctx context.Context, id string, o EndOptions) (*Ending, error)
 		own = slices.DeleteFunc(slices.Clone(e.Namespaces), stoodIn(before))
 	}
 	ending := &Ending{APIVersion: APIVersion, Kind: KindEnding, ID: id}
-	stop := l.unblock(ctx, e, own, blockedAfter)
+	// The exercise names its cluster-scoped objects; a forged one must not release those of others.
+	owned := func(ref scenario.Ref) bool { return false }
+	if l.verifySeals(ctx, e, sealExercise) == nil {
+		owned = e.has
+	}
+	stop := l.unblock(ctx, owned, own, blockedAfter)
 	err = l.revert(ctx, id, o, ending)
 	stop()
 	if errors.As(err, new(*ledger.NotFoundError)) {

@@ -128,7 +128,9 @@ func patchMetadata(ctx context.Context, l *Lab, live *unstructured.Unstructured,
 // unblock removes the finalizers that no controller of Kubernetes removes from built-in objects in the namespaces, and
 // from cluster-scoped objects of the exercise. It begins after a while, only touches objects that are already being
 // deleted, and continues until stop is called.
-func (l *Lab) unblock(ctx context.Context, e *Exercise, namespaces []string, pause time.Duration) (stop func()) {
+func (l *Lab) unblock(
+	ctx context.Context, owned func(scenario.Ref) bool, namespaces []string, pause time.Duration,
+) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -143,7 +145,7 @@ func (l *Lab) unblock(ctx context.Context, e *Exercise, namespaces []string, pau
 			}
 			for _, r := range clusterScoped {
 				l.unblockAll(ctx, l.Dynamic.Resource(r),
-					func(o *unstructured.Unstructured) bool { return e.has(refOf(o)) })
+					func(o *unstructured.Unstructured) bool { return owned(refOf(o)) })
 			}
 		}
 	})
