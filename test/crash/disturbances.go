@@ -51,9 +51,12 @@ func (d disturbance) whileMade(s *site) error {
 		return err
 	}
 	// The client may not say that the files were changed, if they are and the runtime responds by the time it asks.
-	err = errors.New("the client ended before it changed anything")
-	changed.await(s.node, c.exited, func() { err = d.do(s) })
+	seen := false
+	changed.await(s.node, c.exited, func() { seen, err = true, d.do(s) })
 	c.wait(s)
+	if !seen {
+		err = fmt.Errorf("the client ended before the files were seen to change: %s", c.stderr.text())
+	}
 	if d.repair != nil {
 		err = errors.Join(err, d.repair(s))
 	}
