@@ -67,6 +67,8 @@ type Inspect struct {
 	// exec.
 	Strangers   bool `json:"strangers,omitempty"`
 	OwnSessions bool `json:"ownSessions,omitempty"`
+	// State also returns what stays on the node when a pod is gone.
+	State bool `json:"state,omitempty"`
 }
 
 // WriteKmsg writes records to the kernel log and reads them back.
@@ -146,9 +148,31 @@ type Info struct {
 	KernelLog     KernelLog         `json:"kernelLog"`
 	Journald      Journald          `json:"journald"`
 	Pods          map[string]PodUse `json:"pods,omitempty"` // by the requested UIDs
+	// State contains a digest for each item that stays on the node when a pod is gone. The item starts with one of the
+	// State constants, such as "file /etc/crontab".
+	State map[string]string `json:"state,omitempty"`
 	// Warnings describe what could not be read, and why.
 	Warnings []string `json:"warnings,omitempty"`
 }
+
+// Kinds of items in Info.State. The digest of a process or kernel module is empty.
+const (
+	StateFile    = "file"
+	StateMount   = "mount"
+	StateModule  = "kernel module"
+	StateProcess = "process"
+	StateTable   = "nftables table" // without rules that Kubernetes' network components generate
+	StateRule    = "routing rule"
+	StateRoute   = "route" // only those that reject packets
+	StateQdisc   = "qdisc" // only those that delay, lose or limit packets
+)
+
+// The digest of a table in Info.State is StateOfRun if a run of this tool added it and its rule is still there, and
+// starts with StateDrops if another rule or the policy of a chain drops packets.
+const (
+	StateOfRun = "run"
+	StateDrops = "drops "
+)
 
 // GPU is one GPU that the NVIDIA driver manages.
 type GPU struct {

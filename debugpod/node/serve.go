@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"runtime/debug"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
@@ -17,6 +18,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/diagnose"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/firewall"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hoststate"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/inspect"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/kmsg"
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/module"
@@ -111,6 +113,11 @@ func serve(
 	switch {
 	case req.Inspect != nil:
 		info := inspect.Node(ctx, *req.Inspect, host)
+		if req.Inspect.State {
+			info.State = stateOf(host, func(format string, args ...any) {
+				info.Warnings = append(info.Warnings, fmt.Sprintf(format, args...))
+			})
+		}
 		return answers.done(api.Answer{Info: &info})
 	case req.InspectRuntime != nil:
 		found := containerruntime.Inspect(ctx, host)
@@ -206,4 +213,15 @@ func (a *answers) fail(failure *api.Error) error {
 		return errors.Join(failure, err)
 	}
 	return failure
+}
+
+// stateOf returns what stays on the node when a pod is gone.
+func stateOf(host hostfs.Host, warn func(format string, args ...any)) map[string]string {
+	state := hoststate.Read(host, warn)
+	rules, err := firewall.Rules(host)
+	if err != nil {
+		warn("the node's firewall and routing rules cannot be read: %v", err)
+	}
+	maps.Copy(state, rules)
+	return state
 }

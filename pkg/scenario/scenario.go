@@ -234,6 +234,8 @@ type Grade struct {
 // Collateral describes the permitted changes. Any other difference from the baseline is damage.
 type Collateral struct {
 	Allow []Allowed `json:"allow,omitempty"`
+	// Nodes are paths on nodes that a candidate who can become root there may change: /etc/containerd.
+	Nodes []string `json:"nodes,omitempty"`
 }
 
 // Allowed selects objects that may be changed, created or deleted. Empty fields match everything.

@@ -186,7 +186,11 @@ func endingText(e exercise.Ending) string {
 			count.Of(len(e.Left)+len(e.Files), "difference"))
 	}
 	if e.Compared && e.NodeShell {
-		b.WriteString(" (files, firewall rules, routes and processes that the candidate left on nodes are not compared)")
+		b.WriteString("\nNot compared on nodes: ")
+		for _, what := range e.NotCompared {
+			b.WriteString(what + "; ")
+		}
+		b.WriteString("files outside the directories for configuration, and rules of legacy iptables")
 	}
 	return b.String()
 }

@@ -108,6 +108,19 @@ func (f faults) Strangers(
 	return found, err
 }
 
+// NodeState implements exercise.Faults.
+func (f faults) NodeState(ctx context.Context, node string) (map[string]string, []string, error) {
+	var info *api.Info
+	err := f.look("reading the state of the node").At(ctx, node, func(pod *debugpod.Session) (err error) {
+		info, err = pod.Inspect(ctx, api.Inspect{State: true})
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return info.State, info.Warnings, nil
+}
+
 // Handler implements exercise.Faults.
 func (f faults) Handler(ctx context.Context, what scenario.Handler) (map[string]any, error) {
 	var found *api.Runtime

@@ -15,6 +15,9 @@ func openFilter(hostfs.Host) (packetFilter, error) {
 	return nil, errors.New("nftables is supported only on Linux")
 }
 
+// Rules is supported only on Linux.
+func Rules(hostfs.Host) (map[string]string, error) { return nil, errors.ErrUnsupported }
+
 // podNetworks is the prober for a node.
 type podNetworks struct{}
 

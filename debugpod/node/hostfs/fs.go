@@ -67,4 +67,13 @@ func (r FS) LinkInfo(name string) (fs.FileInfo, error) {
 	return os.Lstat(filepath.Join(dir, path.Base(name)))
 }
 
+// ReadLink returns the target of a symbolic link. It resolves links in the directories of the path.
+func (r FS) ReadLink(name string) (string, error) {
+	dir, err := r.Resolve(Relative(path.Dir(name)))
+	if err != nil {
+		return "", err
+	}
+	return os.Readlink(filepath.Join(dir, path.Base(name)))
+}
+
 func (r FS) Below(name string) string { return filepath.Join(string(r), filepath.FromSlash(name)) }

@@ -35,6 +35,8 @@ type Baseline struct {
 	Taken time.Time `json:"taken"`
 	// Missing lists kinds that could not be listed, with the reason. Diff does not compare them.
 	Missing []string `json:"missing,omitempty"`
+	// Nodes is the state of nodes on which the candidate can become root, by node and item. See api.Info.State.
+	Nodes map[string]map[string]string `json:"nodes,omitempty"`
 	// kinds are the kinds that were listed, with their versions.
 	kinds   map[schema.GroupKind]string
 	objects map[key]*object

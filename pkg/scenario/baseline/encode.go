@@ -29,6 +29,8 @@ type stored struct {
 	Missing []string       `json:"missing,omitempty"`
 	Kinds   []storedKind   `json:"kinds"`
 	Objects []storedObject `json:"objects"`
+
+	Nodes map[string]map[string]string `json:"nodes,omitempty"`
 }
 
 type storedKind struct {
@@ -48,7 +50,10 @@ type storedObject struct {
 
 // Encode returns the compressed baseline, in parts that each fit into a Secret.
 func (b *Baseline) Encode() ([][]byte, error) {
-	out := stored{Format: format, Taken: b.Taken, Missing: b.Missing, Kinds: []storedKind{}, Objects: []storedObject{}}
+	out := stored{
+		Format: format, Taken: b.Taken, Missing: b.Missing, Kinds: []storedKind{}, Objects: []storedObject{},
+		Nodes: b.Nodes,
+	}
 	index := map[schema.GroupKind]int{}
 	for kind, version := range b.kinds {
 		index[kind] = len(out.Kinds)
@@ -88,7 +93,8 @@ func Decode(parts [][]byte) (*Baseline, error) {
 		)
 	}
 	b := &Baseline{
-		Taken: in.Taken, Missing: in.Missing, kinds: map[schema.GroupKind]string{}, objects: map[key]*object{},
+		Taken: in.Taken, Missing: in.Missing, Nodes: in.Nodes,
+		kinds: map[schema.GroupKind]string{}, objects: map[key]*object{},
 	}
 	for _, k := range in.Kinds {
 		b.kinds[schema.GroupKind{Group: k.Group, Kind: k.Kind}] = k.Version

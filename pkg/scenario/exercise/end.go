@@ -150,6 +150,7 @@ func (l *Lab) End(ctx context.Context, id string, o EndOptions) (*Ending, error)
 		if err := l.putBack(ctx, e, r, before, o.Restore, ending); err != nil {
 			return ending, err
 		}
+		l.leftOnNodes(ctx, r, before, ending)
 	}
 	now, err := l.conditions(ctx)
 	if err != nil {

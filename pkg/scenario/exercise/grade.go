@@ -283,6 +283,11 @@ func (g *grading) otherChanges(ctx context.Context, begin *baseline.Baseline) er
 	damage = slices.DeleteFunc(damage, func(d baseline.Difference) bool {
 		return d.Kind == baseline.Created && d.Note == "" && debugs(d.Ref, now.Get(d.Ref), g.e.Namespaces)
 	})
+	onNodes, err := g.onNodes(ctx, begin)
+	if err != nil {
+		return err
+	}
+	damage = append(damage, onNodes...)
 	if len(damage) > listed {
 		g.report.Omitted = len(damage) - listed
 		damage = damage[:listed]

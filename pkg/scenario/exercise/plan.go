@@ -237,6 +237,9 @@ func (s *start) handOver(ctx context.Context, r fault.Recorder) (string, error) 
 	if err != nil {
 		return "", err
 	}
+	if err := s.lab.addNodes(ctx, s.r, snapshot); err != nil {
+		return "", err
+	}
 	n, err := s.lab.keep(ctx, s.e, snapBegin, snapshot)
 	if err != nil {
 		return "", err

@@ -109,9 +109,10 @@ type Ending struct {
 	Conditions []Condition `json:"conditions,omitempty"`
 	// Compared is set if there was a baseline for the comparison; without one, remaining differences are unknown.
 	Compared bool `json:"compared"`
-	// NodeShell is set if the candidate could become root on nodes. Changes that the candidate made on nodes are not
-	// compared; the only exception is changes to files that the exercise itself changed.
-	NodeShell bool `json:"nodeShell,omitempty"`
+	// NodeShell is set if the candidate could become root on nodes. NotCompared then describes what was not compared
+	// there.
+	NodeShell   bool     `json:"nodeShell,omitempty"`
+	NotCompared []string `json:"notCompared,omitempty"`
 }
 
 // Restored is a change by the candidate that End reverted or would revert.

@@ -50,6 +50,9 @@ func (l *Lab) Start(ctx context.Context, r *scenario.Resolved, options StartOpti
 	if s.before, err = l.capture(ctx, s.whole()); err != nil {
 		return nil, fmt.Errorf("nothing was changed: %w", err)
 	}
+	if err = l.addNodes(ctx, r, s.before); err != nil {
+		return nil, fmt.Errorf("nothing was changed: %w", err)
+	}
 	run, err := s.session.Run(ctx, s.plan)
 	if err == nil {
 		s.e.Kubeconfig = s.kubeconfig

@@ -1,0 +1,161 @@
+package exercise
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
+)
+
+// mostCompared is the maximum number of nodes in a cluster of which all are compared. In a larger one, only the
+// exercise's own nodes are.
+const mostCompared = 8
+
+// addNodes adds the state of the nodes to a snapshot if the candidate can become root there.
+func (l *Lab) addNodes(ctx context.Context, r *scenario.Resolved, snapshot *baseline.Baseline) error {
+	if !r.Public.Access.NodeShell || l.Faults == nil {
+		return nil
+	}
+	nodes, _, err := l.comparedNodes(ctx, r)
+	if err != nil {
+		return err
+	}
+	state, unread := l.nodeStates(ctx, nodes)
+	if len(unread) > 0 { // also a part that cannot be read would make a difference later
+		return fmt.Errorf("the state of the nodes cannot be recorded: %s", strings.Join(unread, "; "))
+	}
+	snapshot.Nodes = state
+	return nil
+}
+
+// comparedNodes returns the nodes whose state is compared, and the number of other nodes.
+func (l *Lab) comparedNodes(ctx context.Context, r *scenario.Resolved) (nodes []string, others int, err error) {
+	list, err := l.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return nil, 0, fmt.Errorf("list nodes: %w", err)
+	}
+	own := nodesOf(r)
+	for _, node := range list.Items {
+		switch {
+		case node.Status.NodeInfo.OperatingSystem == "windows", !isReady(node):
+		case len(list.Items) > mostCompared && !slices.Contains(own, node.Name):
+			others++
+		default:
+			nodes = append(nodes, node.Name)
+		}
+	}
+	return nodes, others, nil
+}
+
+func isReady(node corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// nodeStates returns the state of nodes, and what could not be read.
+func (l *Lab) nodeStates(ctx context.Context, nodes []string) (found map[string]map[string]string, unread []string) {
+	found = map[string]map[string]string{}
+	var wg sync.WaitGroup
+	var lock sync.Mutex
+	for _, node := range nodes {
+		wg.Go(func() {
+			state, warnings, err := l.Faults.NodeState(ctx, node)
+			if err != nil {
+				warnings = []string{err.Error()}
+			}
+			lock.Lock()
+			defer lock.Unlock()
+			if err == nil {
+				found[node] = state
+			}
+			for _, warning := range warnings {
+				unread = append(unread, fmt.Sprintf("node %s: %s", node, warning))
+			}
+		})
+	}
+	wg.Wait()
+	slices.Sort(unread)
+	return found, unread
+}
+
+// onNodes returns what the candidate changed on nodes, in addition to what the scenario allows.
+func (g *grading) onNodes(ctx context.Context, begin *baseline.Baseline) (damage []baseline.Difference, _ error) {
+	if len(begin.Nodes) == 0 || g.lab.Faults == nil {
+		return nil, nil
+	}
+	now, unread := g.lab.nodeStates(ctx, slices.Sorted(maps.Keys(begin.Nodes)))
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	g.report.NotCompared = append(g.report.NotCompared, unread...)
+	after := &baseline.Baseline{Nodes: now}
+	for _, change := range baseline.NodeChanges(begin, after, g.r.Sealed.Grade.Collateral.Nodes) {
+		damage = append(damage, change.Difference())
+	}
+	return damage, nil
+}
+
+// leftOnNodes adds what differs on nodes from the state before the exercise.
+func (l *Lab) leftOnNodes(ctx context.Context, r *scenario.Resolved, before *baseline.Baseline, ending *Ending) {
+	if !r.Public.Access.NodeShell || l.Faults == nil {
+		return
+	}
+	_, others, err := l.comparedNodes(ctx, r)
+	if err != nil {
+		ending.NotCompared = append(ending.NotCompared, err.Error())
+	}
+	if others > 0 {
+		ending.NotCompared = append(ending.NotCompared, count.Of(others, "node")+" that the exercise did not use")
+	}
+	if len(before.Nodes) == 0 {
+		ending.NotCompared = append(ending.NotCompared, "everything, because the state before the exercise is unknown")
+		return
+	}
+	now, unread := l.nodeStates(ctx, slices.Sorted(maps.Keys(before.Nodes)))
+	ending.NotCompared = append(ending.NotCompared, unread...)
+	for _, change := range baseline.NodeChanges(before, &baseline.Baseline{Nodes: now}, nil) {
+		ending.Left = append(ending.Left, Left{
+			Difference: change.Difference(),
+			Why:        change.String() + ": the candidate or another user changed the node",
+			ByHand:     onNode(change),
+		})
+	}
+}
+
+// onNode returns a command that removes what was added on a node, or "" if it is not known how to restore it.
+func onNode(change baseline.NodeChange) string {
+	if change.Kind != baseline.Created {
+		return ""
+	}
+	for kind, command := range map[string]string{
+		api.StateFile: "rm", api.StateMount: "umount", api.StateTable: "nft delete table",
+		api.StateRoute: "ip route del",
+	} {
+		name, ok := strings.CutPrefix(change.Item, kind+" ")
+		if !ok {
+			continue
+		}
+		words := []string{name}
+		if kind == api.StateTable || kind == api.StateRoute {
+			words = strings.SplitN(name, " ", 2)
+		}
+		for i := range words {
+			words[i] = shell.ShellQuote(words[i])
+		}
+		return fmt.Sprintf("kubectl debug node/%s -it --profile=sysadmin --image=busybox -- chroot /host %s %s",
+			change.Node, command, strings.Join(words, " "))
+	}
+	return ""
+}
