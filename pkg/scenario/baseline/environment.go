@@ -185,7 +185,7 @@ var read = regexp.MustCompile(`^(_?LD_|GCONV_|LOCPATH|MALLOC_|GLIBC_|CUDA|NVML_|
 
 // withoutHelpers returns the edits without those of helpers: new variables of a container that another edited variable
 // refers to as $(NAME), such as the directory in LD_LIBRARY_PATH=$(DRIVER_DIR)/lib64. Any program may read any
-// variable, so a helper only contains paths, and has a name with no known meaning.
+// variable, so a helper only contains paths, a number or the value of a Secret, and has a name with no known meaning.
 func withoutHelpers(edits []edit, of *object) []edit {
 	refersTo := map[string][]string{} // the variables that refer to a variable, both as fields
 	spec := mapAt(of.body, "spec", "template", "spec")
@@ -230,6 +230,9 @@ func withoutHelpers(edits []edit, of *object) []edit {
 func mayHelp(e edit) bool {
 	value, _ := e.now.(string)
 	at := segments(e.field)
-	return e.added && !read.MatchString(at[len(at)-1]) && !slices.ContainsFunc(strings.Split(value, ":"),
+	paths := !slices.ContainsFunc(strings.Split(value, ":"),
 		func(dir string) bool { return !strings.HasPrefix(dir, "/") })
+	return e.added && !read.MatchString(at[len(at)-1]) && (paths || number.MatchString(value) || Hashed(value))
 }
+
+var number = regexp.MustCompile(`^[0-9]+$`)

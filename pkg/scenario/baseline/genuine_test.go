@@ -396,6 +396,11 @@ func TestEnvironmentsAreCompared(t *testing.T) {
 			[]string{workload("env: [{name: ROOT, value: /r}, {name: DIR, value: $(ROOT)/a}, {name: LIBS, value: $(DIR)}]")},
 			[]string{at + "[LIBS]: /b -> /r/a"},
 		},
+		"a helper that is a number": {
+			[]string{workload("env: [{name: STEPS, value: \"1\"}]")},
+			[]string{workload("env: [{name: COUNT, value: \"8\"}, {name: STEPS, value: $(COUNT)}]")},
+			[]string{at + "[STEPS]: 1 -> 8"},
+		},
 		"helpers of each other": {
 			[]string{workload("env: [{name: LIBS, value: /b}]")},
 			[]string{workload("env: [{name: A, value: /x/$(B)}, {name: B, value: /y/$(A)}, {name: LIBS, value: /c}]")},

@@ -102,7 +102,8 @@ type grading struct {
 	e       *Exercise
 	r       *scenario.Resolved
 	report  Report
-	spoiled string // the reason why grading is pointless: the namespace was deleted
+	begin   *baseline.Baseline // at handover
+	spoiled string             // the reason why grading is pointless: the namespace was deleted
 	// judged is the time at which the fixed checks were last evaluated; zero if never.
 	judged time.Time
 }
@@ -132,6 +133,7 @@ func (g *grading) look(ctx context.Context, waits patience) error {
 	if err := g.lab.verifySeals(ctx, g.e, sealExercise, sealScenario, snapBegin); err != nil {
 		return err
 	}
+	g.begin = begin
 	if g.spoiled, err = g.spoils(ctx); err != nil {
 		return err
 	}
@@ -283,11 +285,15 @@ func (g *grading) otherChanges(ctx context.Context, begin *baseline.Baseline) er
 	damage = slices.DeleteFunc(damage, func(d baseline.Difference) bool {
 		return d.Kind == baseline.Created && d.Note == "" && debugs(d.Ref, now.Get(d.Ref), g.e.Namespaces)
 	})
+	held, err := g.lab.held(ctx, g.e.Namespaces)
+	if err != nil {
+		return err
+	}
 	onNodes, err := g.onNodes(ctx, begin)
 	if err != nil {
 		return err
 	}
-	damage = append(damage, onNodes...)
+	damage = slices.Concat(damage, held, onNodes)
 	if len(damage) > listed {
 		g.report.Omitted = len(damage) - listed
 		damage = damage[:listed]

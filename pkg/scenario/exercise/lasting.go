@@ -27,7 +27,7 @@ func (g *grading) lasting(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := g.outdated(ctx, onNode); err != nil {
+	if err := g.outdated(ctx, onNode, g.optionalAtBegin()); err != nil {
 		return err
 	}
 	g.strangers(ctx, onNode)

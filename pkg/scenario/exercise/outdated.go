@@ -16,9 +16,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// outdated adds pods whose environment comes from a ConfigMap or Secret whose data was changed or deleted after their
-// containers started: new pods would get different values from those that work.
-func (g *grading) outdated(ctx context.Context, onNode map[string][]corev1.Pod) error {
+// outdated adds pods whose environment or files come from a ConfigMap or Secret that was deleted, and pods whose
+// environment comes from one whose data was changed after their containers started: new pods would get different values
+// from those that work. The optional sources of the original workloads may never have existed.
+func (g *grading) outdated(
+	ctx context.Context, onNode map[string][]corev1.Pod, original map[scenario.Ref]bool,
+) error {
 	settings := map[scenario.Ref]written{}
 	for _, pods := range onNode {
 		for _, pod := range pods {
@@ -34,10 +37,14 @@ func (g *grading) outdated(ctx context.Context, onNode map[string][]corev1.Pod) 
 					settings[from.ref] = is
 				}
 				what := fmt.Sprintf("its environment comes from %s %s, ", from.ref.Kind, from.ref.Name)
+				if from.volume {
+					what = fmt.Sprintf("its files come from %s %s, ", from.ref.Kind, from.ref.Name)
+				}
 				switch {
-				case is.unknown, is.deleted && from.optional:
+				case is.unknown, is.deleted && from.optional && original[from.ref]:
 				case is.deleted:
 					g.spoil(pod, what+"which was deleted")
+				case from.volume: // programs may read changed files again
 				case from.key != "" && !from.optional && !slices.Contains(is.keys, from.key):
 					g.spoil(pod, what+"which no longer has the key "+strconv.Quote(from.key))
 				case is.after(pod, from.container), g.lab.wroteMeanwhile(ctx, is, pod, from.container):
@@ -49,12 +56,41 @@ func (g *grading) outdated(ctx context.Context, onNode map[string][]corev1.Pod) 
 	return nil
 }
 
-// source is a ConfigMap or Secret that provides environment variables for a container.
+// source is a ConfigMap or Secret that provides environment variables for a container, or files for the pod.
 type source struct {
 	ref       scenario.Ref
 	container string
 	key       string // the key of one variable; empty means all keys
 	optional  bool
+	volume    bool
+}
+
+// optionalAtBegin returns the optional sources of the workloads at handover.
+func (g *grading) optionalAtBegin() map[scenario.Ref]bool {
+	found := map[scenario.Ref]bool{}
+	if g.begin == nil {
+		return found
+	}
+	for _, namespace := range g.e.Namespaces {
+		for _, kind := range workloads {
+			version := "apps/v1"
+			if kind == "Job" {
+				version = "batch/v1"
+			}
+			for _, workload := range g.begin.List(scenario.Selector{APIVersion: version, Kind: kind, Namespace: namespace}) {
+				object, _ := workload.(map[string]any)
+				spec := podSpec(object)
+				if spec == nil {
+					continue
+				}
+				pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}, Spec: *spec}
+				for _, from := range sources(pod) {
+					found[from.ref] = found[from.ref] || from.optional
+				}
+			}
+		}
+	}
+	return found
 }
 
 // sources returns the sources of the environment of a pod's containers that run as long as the pod, which include
@@ -85,6 +121,35 @@ func sources(pod corev1.Pod) []source {
 			case env.ValueFrom.SecretKeyRef != nil:
 				key := env.ValueFrom.SecretKeyRef
 				add(kindSecret, key.Name, key.Key, key.Optional)
+			}
+		}
+	}
+	return append(found, volumeSources(pod)...)
+}
+
+// volumeSources returns the ConfigMaps and Secrets in a pod's volumes.
+func volumeSources(pod corev1.Pod) []source {
+	var found []source
+	add := func(kind, name string, optional *bool) {
+		found = append(found, source{
+			ref:      scenario.Ref{APIVersion: "v1", Kind: kind, Namespace: pod.Namespace, Name: name},
+			optional: optional != nil && *optional, volume: true,
+		})
+	}
+	for _, volume := range pod.Spec.Volumes {
+		switch {
+		case volume.ConfigMap != nil:
+			add(kindConfigMap, volume.ConfigMap.Name, volume.ConfigMap.Optional)
+		case volume.Secret != nil:
+			add(kindSecret, volume.Secret.SecretName, volume.Secret.Optional)
+		case volume.Projected != nil:
+			for _, part := range volume.Projected.Sources {
+				if part.ConfigMap != nil {
+					add(kindConfigMap, part.ConfigMap.Name, part.ConfigMap.Optional)
+				}
+				if part.Secret != nil {
+					add(kindSecret, part.Secret.Name, part.Secret.Optional)
+				}
 			}
 		}
 	}

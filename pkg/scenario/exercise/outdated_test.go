@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
 // A pod that works with settings that are no longer there is not repaired: the next one does not work.
@@ -51,6 +53,8 @@ func TestOutdatedEnvironments(t *testing.T) {
 		}}}}
 	}
 	other := corev1.Container{Name: "sidecar"}
+	late := from(new(true))
+	late.EnvFrom[0].ConfigMapRef.Name = "late"
 	one := corev1.Container{Name: "main", Env: []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{
 		SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}},
 	}}}}
@@ -79,6 +83,7 @@ func TestOutdatedEnvironments(t *testing.T) {
 		"another container":         {other, -time.Hour, settings(time.Minute), ""},
 		"deleted":                   {from(nil), time.Second, nil, "was deleted"},
 		"was never needed":          {from(new(true)), time.Second, nil, ""},
+		"vanished after the start":  {late, time.Second, nil, "ConfigMap late, which was deleted"},
 		"a Secret that was deleted": {one, time.Second, settings(-time.Minute), "Secret settings"},
 		"no settings":               {corev1.Container{Name: "main"}, time.Second, nil, ""},
 	} {
@@ -109,7 +114,10 @@ func TestOutdatedEnvironments(t *testing.T) {
 				}}},
 			}
 			g := &grading{lab: &Lab{Client: client}}
-			if err := g.outdated(t.Context(), map[string][]corev1.Pod{"n": {pod}}); err != nil {
+			original := map[scenario.Ref]bool{
+				{APIVersion: "v1", Kind: "ConfigMap", Namespace: "team", Name: "settings"}: true,
+			}
+			if err := g.outdated(t.Context(), map[string][]corev1.Pod{"n": {pod}}, original); err != nil {
 				t.Fatal(err)
 			}
 			var got string
@@ -120,5 +128,41 @@ func TestOutdatedEnvironments(t *testing.T) {
 				t.Errorf("%q, expected %q", got, test.want)
 			}
 		})
+	}
+}
+
+// Files in a container stay as they were when their source is deleted (subPath), but a new pod does not get them. A
+// source whose data was changed may be read again.
+func TestOutdatedFiles(t *testing.T) {
+	t.Parallel()
+	name := corev1.LocalObjectReference{Name: "late"}
+	for what, volume := range map[string]corev1.VolumeSource{
+		"ConfigMap": {ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: name, Optional: new(true)}},
+		"Secret":    {Secret: &corev1.SecretVolumeSource{SecretName: "late", Optional: new(true)}},
+		"projected": {Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+			{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: name, Optional: new(true)}},
+		}}},
+	} {
+		pod := corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "team"},
+			Spec:       corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v", VolumeSource: volume}}},
+		}
+		g := &grading{lab: &Lab{Client: fake.NewSimpleClientset()}}
+		if err := g.outdated(t.Context(), map[string][]corev1.Pod{"n": {pod}}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if len(g.report.Collateral) != 1 || !strings.Contains(g.report.Collateral[0].Note, "its files come from") {
+			t.Errorf("%s: %v", what, g.report.Collateral)
+		}
+		data := metav1.ObjectMeta{Name: "late", Namespace: "team", CreationTimestamp: metav1.Now()}
+		g = &grading{lab: &Lab{Client: fake.NewSimpleClientset(
+			&corev1.ConfigMap{ObjectMeta: data}, &corev1.Secret{ObjectMeta: data},
+		)}}
+		if err := g.outdated(t.Context(), map[string][]corev1.Pod{"n": {pod}}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if len(g.report.Collateral) != 0 {
+			t.Errorf("%s that was changed: %v", what, g.report.Collateral)
+		}
 	}
 }
