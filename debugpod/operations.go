@@ -29,6 +29,12 @@ func (s *Session) ReadKernelLog(ctx context.Context, what api.ReadKernelLog) (*a
 	return answered(answer.KernelLog, err)
 }
 
+// RemoveFiles removes configuration files on the node whose digests are known.
+func (s *Session) RemoveFiles(ctx context.Context, what api.RemoveFiles) (*api.RemovedFiles, error) {
+	answer, err := s.Do(ctx, api.Request{RemoveFiles: &what}, nil)
+	return answered(answer.RemovedFiles, err)
+}
+
 // BuildModule builds the kernel module in the debug pod for the node's kernel. It does not load the module.
 func (s *Session) BuildModule(ctx context.Context, what api.BuildModule) (*api.BuiltModule, error) {
 	answer, err := s.Do(ctx, api.Request{BuildModule: &what}, nil)

@@ -44,6 +44,19 @@ type Request struct {
 	RecoverDevices *RecoverDevices  `json:"recoverDevices,omitempty"`
 	ResetGPU       *ResetGPU        `json:"resetGPU,omitempty"`
 	ReadKernelLog  *ReadKernelLog   `json:"readKernelLog,omitempty"`
+	RemoveFiles    *RemoveFiles     `json:"removeFiles,omitempty"`
+}
+
+// RemoveFiles removes files in the directories that Info.State lists.
+type RemoveFiles struct {
+	// Digests are the files' digests in Info.State, by path. A file with another digest is not removed.
+	Digests map[string]string `json:"digests"`
+}
+
+// RemovedFiles is the response to RemoveFiles.
+type RemovedFiles struct {
+	Removed []string          `json:"removed,omitempty"`
+	Kept    map[string]string `json:"kept,omitempty"` // with the reasons
 }
 
 // Await waits until the run's dead man's switch has applied its change or failed. The client sends it if restarting the
@@ -122,7 +135,8 @@ type Answer struct {
 	RecoveredDevices *RecoveredDevices `json:"recoveredDevices,omitempty"` // to RecoverDevices
 	GPUReset         *GPUReset         `json:"gpuReset,omitempty"`         // to ResetGPU
 
-	KernelLog *KernelRecords `json:"kernelLog,omitempty"` // to ReadKernelLog
+	KernelLog    *KernelRecords `json:"kernelLog,omitempty"`    // to ReadKernelLog
+	RemovedFiles *RemovedFiles  `json:"removedFiles,omitempty"` // to RemoveFiles
 
 	Done  bool   `json:"done,omitempty"`
 	Error *Error `json:"error,omitempty"`

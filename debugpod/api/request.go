@@ -65,7 +65,7 @@ func (r Request) operations() int {
 		r.Restore != nil, r.Leftovers != nil,
 		r.Diagnose != nil, r.BuildModule != nil, r.WriteModule != nil, r.RemoveModule != nil, r.Firewall != nil,
 		r.RemoveFirewall != nil, r.ListDevices != nil, r.FailDevices != nil, r.RecoverDevices != nil, r.ResetGPU != nil,
-		r.ReadKernelLog != nil,
+		r.ReadKernelLog != nil, r.RemoveFiles != nil,
 	} {
 		if asked {
 			n++

@@ -125,6 +125,9 @@ func serve(
 	case req.Diagnose != nil:
 		found := diagnose.Node(ctx, *req.Diagnose, host, sources())
 		return answers.done(api.Answer{Diagnosis: &found})
+	case req.RemoveFiles != nil:
+		removed := hoststate.Remove(hostfs.FS(host.Root), req.RemoveFiles.Digests)
+		return answers.done(api.Answer{RemovedFiles: &removed})
 	case req.ReadKernelLog != nil:
 		found, failure := diagnose.KernelLog(ctx, *req.ReadKernelLog, host)
 		return answers.end(api.Answer{KernelLog: found}, failure)

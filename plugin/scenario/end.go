@@ -159,6 +159,10 @@ func endingText(e exercise.Ending) string {
 		fmt.Fprintln(&b, text)
 	}
 	for _, r := range e.Restored {
+		if r.Difference.Note != "" {
+			fmt.Fprintf(&b, "%s; it has been removed\n", r.Difference)
+			continue
+		}
 		fmt.Fprintf(&b, "%s %s was %s by the candidate, and has been restored\n", r.Difference.Ref.Kind,
 			qualified(r.Difference.Ref.Namespace, r.Difference.Ref.Name), r.Difference.Kind)
 	}

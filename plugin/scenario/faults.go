@@ -121,6 +121,18 @@ func (f faults) NodeState(ctx context.Context, node string) (map[string]string, 
 	return info.State, info.Warnings, nil
 }
 
+// RemoveFiles implements exercise.Faults.
+func (f faults) RemoveFiles(
+	ctx context.Context, node string, digests map[string]string,
+) (*api.RemovedFiles, error) {
+	var removed *api.RemovedFiles
+	err := f.look("removing files from the node").At(ctx, node, func(pod *debugpod.Session) (err error) {
+		removed, err = pod.RemoveFiles(ctx, api.RemoveFiles{Digests: digests})
+		return err
+	})
+	return removed, err
+}
+
 // Handler implements exercise.Faults.
 func (f faults) Handler(ctx context.Context, what scenario.Handler) (map[string]any, error) {
 	var found *api.Runtime

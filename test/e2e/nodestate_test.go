@@ -22,7 +22,8 @@ echo '192.0.2.1 later.example' >>/etc/hosts
 nft add table inet later
 nft add chain inet later output '{ type filter hook output priority 5; policy accept; }'
 nft add rule inet later output tcp dport 5999 drop
-printf '\n# seen\n' >>/etc/containerd/config.toml`)
+mkdir -p /etc/containerd/conf.d
+echo '# nothing' >/etc/containerd/conf.d/later.toml`)
 	left := []string{
 		"the file /etc/cron.d/later is new", "the file /etc/hosts was changed", "the nftables table inet later is new",
 	}
@@ -32,7 +33,7 @@ printf '\n# seen\n' >>/etc/containerd/config.toml`)
 			t.Errorf("the grade does not say %q: %s", what, graded.stdout)
 		}
 	}
-	if strings.Contains(graded.stdout, "config.toml was changed") {
+	if strings.Contains(graded.stdout, "later.toml") {
 		t.Errorf("a solution may change containerd's configuration: %s", graded.stdout)
 	}
 	ended := e.plugin("scenario", "end", id, "--restore", "--yes")
@@ -40,6 +41,10 @@ printf '\n# seen\n' >>/etc/containerd/config.toml`)
 		if !strings.Contains(ended.stdout, what) {
 			t.Errorf("the end does not say %q:\n%s%s", what, ended.stdout, ended.stderr)
 		}
+	}
+	if !strings.Contains(ended.stdout, "later.toml is new; it has been removed") ||
+		e.worker.Sh(t, "sh", "-c", "ls /etc/containerd/conf.d") != "" {
+		t.Errorf("the file in a directory where candidates may work is left:\n%s", ended.stdout)
 	}
 	if ended.code == 0 || strings.Contains(ended.stdout, "in its previous state") {
 		t.Errorf("exit %d:\n%s", ended.code, ended.stdout)

@@ -76,4 +76,13 @@ func (r FS) ReadLink(name string) (string, error) {
 	return os.Readlink(filepath.Join(dir, path.Base(name)))
 }
 
+// Remove removes a file or a symbolic link. It resolves links in the directories of the path.
+func (r FS) Remove(name string) error {
+	dir, err := r.Resolve(Relative(path.Dir(name)))
+	if err != nil {
+		return err
+	}
+	return os.Remove(filepath.Join(dir, path.Base(name)))
+}
+
 func (r FS) Below(name string) string { return filepath.Join(string(r), filepath.FromSlash(name)) }

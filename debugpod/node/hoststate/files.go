@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
@@ -130,4 +132,39 @@ func digestOf(root hostfs.FS, name string, info fs.FileInfo) (string, error) {
 		_, _ = io.WriteString(hash, text)
 	}
 	return hex.EncodeToString(hash.Sum(nil)[:8]), nil
+}
+
+// Remove removes files at the listed paths that still have the given digests.
+func Remove(root hostfs.FS, digests map[string]string) (done api.RemovedFiles) {
+	done.Kept = map[string]string{}
+	for _, full := range slices.Sorted(maps.Keys(digests)) {
+		name := path.Clean(strings.TrimPrefix(full, "/"))
+		if err := remove(root, name, digests[full]); err != nil {
+			done.Kept[full] = err.Error()
+		} else {
+			done.Removed = append(done.Removed, full)
+		}
+	}
+	return done
+}
+
+func remove(root hostfs.FS, name, digest string) error {
+	if !listed(name) {
+		return errors.New("not in a directory for configuration")
+	}
+	info, err := root.LinkInfo(name)
+	if err != nil {
+		return err
+	}
+	if info.IsDir() {
+		return errors.New("a directory")
+	}
+	now, err := digestOf(root, name, info)
+	if err != nil {
+		return err
+	}
+	if now != digest {
+		return errors.New("changed in the meantime")
+	}
+	return root.Remove(name)
 }

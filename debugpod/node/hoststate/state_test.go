@@ -139,3 +139,32 @@ func TestStateOfMountsAndModules(t *testing.T) {
 		t.Errorf("%v, not %v", found, want)
 	}
 }
+
+// Only what somebody has looked at is removed: a file that has changed since, one outside the directories for
+// configuration, and a directory stay.
+func TestRemove(t *testing.T) {
+	t.Parallel()
+	root := nodetest.Tree(t, map[string]string{
+		"etc/containerd/conf.d/new.toml": "a", "etc/containerd/conf.d/changed.toml": "b", "etc/unrelated": "c",
+		"root/.ssh/key": "d",
+	})
+	digests := map[string]string{
+		"/etc/unrelated": "", "/etc/../root/x": "", "/etc/containerd/conf.d": "", "/etc/cron.d/gone": "",
+	}
+	for item, digest := range files(t, root) {
+		digests[strings.TrimPrefix(item, "file ")] = digest
+	}
+	if err := os.WriteFile(root+"/etc/containerd/conf.d/changed.toml", []byte("other"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done := Remove(hostfs.FS(root), digests)
+	if got := strings.Join(done.Removed, " "); got != "/etc/containerd/conf.d/new.toml /root/.ssh/key" {
+		t.Errorf("removed %q", got)
+	}
+	if len(done.Kept) != 5 || done.Kept["/etc/containerd/conf.d/changed.toml"] != "changed in the meantime" {
+		t.Errorf("kept %v", done.Kept)
+	}
+	if left := files(t, root); len(left) != 1 {
+		t.Errorf("left %v", left)
+	}
+}

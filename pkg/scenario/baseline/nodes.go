@@ -44,18 +44,20 @@ func NodeChanges(before, after *Baseline, allowed []string) (all []NodeChange) {
 		items := maps.Clone(was)
 		maps.Copy(items, is)
 		for _, item := range slices.Sorted(maps.Keys(items)) {
-			kind, name, _ := strings.Cut(item, " /")
-			if kind == api.StateFile && slices.ContainsFunc(allowed, func(path string) bool {
-				return strings.HasPrefix("/"+name+"/", strings.TrimSuffix(path, "/")+"/")
-			}) {
-				continue
-			}
-			if kind := nodeChange(item, was, is); kind != "" {
+			if kind := nodeChange(item, was, is); kind != "" && !AllowedOnNodes(item, allowed) {
 				all = append(all, NodeChange{node, item, kind})
 			}
 		}
 	}
 	return all
+}
+
+// AllowedOnNodes reports whether an item is a file at or below one of the allowed paths.
+func AllowedOnNodes(item string, allowed []string) bool {
+	kind, name, _ := strings.Cut(item, " /")
+	return kind == api.StateFile && slices.ContainsFunc(allowed, func(path string) bool {
+		return strings.HasPrefix("/"+name+"/", strings.TrimSuffix(path, "/")+"/")
+	})
 }
 
 func nodeChange(item string, was, is map[string]string) Kind {

@@ -133,6 +133,9 @@ func (l *Lab) End(ctx context.Context, id string, o EndOptions) (*Ending, error)
 	if l.verifySeals(ctx, e, sealExercise) == nil {
 		owned = e.has
 	}
+	if before != nil && o.Restore {
+		l.removeAdded(ctx, r, before, ending)
+	}
 	stop := l.unblock(ctx, owned, own, blockedAfter)
 	err = l.revert(ctx, id, o, ending)
 	stop()

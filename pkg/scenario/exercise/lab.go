@@ -98,6 +98,8 @@ type Faults interface {
 	Strangers(ctx context.Context, node string, uids []string, ownSessions bool) (map[string]api.PodUse, error)
 	// NodeState returns what stays on a node when a pod is gone, see api.Info.State, and what could not be read.
 	NodeState(ctx context.Context, node string) (state map[string]string, unread []string, err error)
+	// RemoveFiles removes files on a node that have the digests in NodeState, by path.
+	RemoveFiles(ctx context.Context, node string, digests map[string]string) (*api.RemovedFiles, error)
 	// Shim returns the library for each architecture, and the state file for a run that is active from the beginning.
 	Shim(what scenario.CUDAFault) (library map[string][]byte, state func(ledger.Run) ([]byte, error), err error)
 }

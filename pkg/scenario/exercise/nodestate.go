@@ -107,6 +107,40 @@ func (g *grading) onNodes(ctx context.Context, begin *baseline.Baseline) (damage
 	return damage, nil
 }
 
+// removeAdded removes the files that the candidate added at the paths where the scenario lets them work, such as a
+// drop-in file of containerd. It runs before the revert, so that what the revert restarts no longer reads them.
+func (l *Lab) removeAdded(ctx context.Context, r *scenario.Resolved, before *baseline.Baseline, ending *Ending) {
+	allowed := r.Sealed.Grade.Collateral.Nodes
+	if len(before.Nodes) == 0 || len(allowed) == 0 || l.Faults == nil {
+		return
+	}
+	now, _ := l.nodeStates(ctx, slices.Sorted(maps.Keys(before.Nodes))) // what is unread is told afterwards
+	digests := map[string]map[string]string{}
+	for _, change := range baseline.NodeChanges(before, &baseline.Baseline{Nodes: now}, nil) {
+		path, is := strings.CutPrefix(change.Item, api.StateFile+" ")
+		if is && change.Kind == baseline.Created && baseline.AllowedOnNodes(change.Item, allowed) {
+			if digests[change.Node] == nil {
+				digests[change.Node] = map[string]string{}
+			}
+			digests[change.Node][path] = now[change.Node][change.Item]
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(digests)) {
+		removed, err := l.Faults.RemoveFiles(ctx, node, digests[node])
+		if err != nil {
+			l.say("node %s: the candidate's files could not be removed: %v", node, err)
+			continue
+		}
+		for _, path := range slices.Sorted(maps.Keys(removed.Kept)) {
+			l.say("node %s: %s could not be removed: %s", node, path, removed.Kept[path])
+		}
+		for _, path := range removed.Removed {
+			change := baseline.NodeChange{Node: node, Item: api.StateFile + " " + path, Kind: baseline.Created}
+			ending.Restored = append(ending.Restored, Restored{Difference: change.Difference(), How: "remove it"})
+		}
+	}
+}
+
 // leftOnNodes adds what differs on nodes from the state before the exercise.
 func (l *Lab) leftOnNodes(ctx context.Context, r *scenario.Resolved, before *baseline.Baseline, ending *Ending) {
 	if !r.Public.Access.NodeShell || l.Faults == nil {

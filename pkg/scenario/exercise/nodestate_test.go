@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 )
@@ -28,6 +29,40 @@ func (h *hosts) NodeState(_ context.Context, node string) (map[string]string, []
 		return nil, nil, errors.New("no pod can run there")
 	}
 	return maps.Clone(h.state[node]), h.unread, nil
+}
+
+func (h *hosts) RemoveFiles(_ context.Context, node string, digests map[string]string) (*api.RemovedFiles, error) {
+	done := &api.RemovedFiles{}
+	for path, digest := range digests {
+		if h.state[node]["file "+path] == digest {
+			delete(h.state[node], "file "+path)
+			done.Removed = append(done.Removed, path)
+		}
+	}
+	return done, nil
+}
+
+// A drop-in file that the candidate added where the scenario lets them work goes with the exercise; a file that was
+// there before, or is elsewhere, stays.
+func TestAddedFilesAreRemoved(t *testing.T) {
+	t.Parallel()
+	h := &hosts{state: map[string]map[string]string{"a": {"file /etc/containerd/config.toml": "1"}}}
+	lab := labWithNodes(t, h, "a")
+	r := withNodeShell(true)
+	r.Sealed.Grade.Collateral.Nodes = []string{"/etc/containerd"}
+	before := &baseline.Baseline{}
+	if err := lab.addNodes(t.Context(), r, before); err != nil {
+		t.Fatal(err)
+	}
+	h.state["a"] = map[string]string{
+		"file /etc/containerd/config.toml": "2", "file /etc/containerd/conf.d/x.toml": "3", "file /etc/cron.d/y": "4",
+	}
+	ending := &Ending{}
+	lab.removeAdded(t.Context(), r, before, ending)
+	if _, left := h.state["a"]["file /etc/containerd/conf.d/x.toml"]; left || len(h.state["a"]) != 2 ||
+		len(ending.Restored) != 1 {
+		t.Errorf("%v, %+v", h.state, ending.Restored)
+	}
 }
 
 func labWithNodes(t *testing.T, faults Faults, names ...string) *Lab {
