@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/confirm"
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
@@ -163,8 +165,9 @@ func endingText(e exercise.Ending) string {
 			fmt.Fprintf(&b, "%s; it has been removed\n", r.Difference)
 			continue
 		}
-		fmt.Fprintf(&b, "%s %s was %s by the candidate, and has been restored\n", r.Difference.Ref.Kind,
-			qualified(r.Difference.Ref.Namespace, r.Difference.Ref.Name), r.Difference.Kind)
+		done := map[baseline.Kind]string{baseline.Created: "deleted", baseline.Deleted: "recreated"}[r.Difference.Kind]
+		fmt.Fprintf(&b, "%s %s was %s by the candidate, and has been %s\n", r.Difference.Ref.Kind,
+			qualified(r.Difference.Ref.Namespace, r.Difference.Ref.Name), r.Difference.Kind, cmp.Or(done, "restored"))
 	}
 	for _, l := range e.Left {
 		fmt.Fprintf(&b, "LEFT: %s %s: %s\n", l.Difference.Ref.Kind,

@@ -215,7 +215,10 @@ func (c *capture) store(k key, r resource, raw *unstructured.Unstructured) {
 	if r.kind == (schema.GroupKind{Kind: "Namespace"}) {
 		namespace = k.name
 	}
-	body, worth := normalize(r.kind, raw.Object, c.salt)
+	if r.kind == nodeKind {
+		c.addNodeClients(raw)
+	}
+	body, worth := normalize(r.kind, raw.Object, c.salt, c.options.Since)
 	if !worth {
 		return
 	}
@@ -235,6 +238,19 @@ func (c *capture) store(k key, r resource, raw *unstructured.Unstructured) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.b.objects[k] = o
+}
+
+var nodeKind = schema.GroupKind{Kind: "Node"}
+
+// addNodeClients adds the field managers of a node.
+func (c *capture) addNodeClients(raw *unstructured.Unstructured) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, entry := range raw.GetManagedFields() {
+		if i, known := slices.BinarySearch(c.b.nodeClients, entry.Manager); !known {
+			c.b.nodeClients = slices.Insert(c.b.nodeClients, i, entry.Manager)
+		}
+	}
 }
 
 // dropTerminating removes the objects in namespaces that are being deleted, so that their deletion is not reported.

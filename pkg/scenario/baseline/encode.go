@@ -30,7 +30,8 @@ type stored struct {
 	Kinds   []storedKind   `json:"kinds"`
 	Objects []storedObject `json:"objects"`
 
-	Nodes map[string]map[string]string `json:"nodes,omitempty"`
+	Nodes       map[string]map[string]string `json:"nodes,omitempty"`
+	NodeClients []string                     `json:"nodeClients,omitempty"`
 }
 
 type storedKind struct {
@@ -52,7 +53,7 @@ type storedObject struct {
 func (b *Baseline) Encode() ([][]byte, error) {
 	out := stored{
 		Format: format, Taken: b.Taken, Missing: b.Missing, Kinds: []storedKind{}, Objects: []storedObject{},
-		Nodes: b.Nodes,
+		Nodes: b.Nodes, NodeClients: b.nodeClients,
 	}
 	index := map[schema.GroupKind]int{}
 	for kind, version := range b.kinds {
@@ -93,7 +94,7 @@ func Decode(parts [][]byte) (*Baseline, error) {
 		)
 	}
 	b := &Baseline{
-		Taken: in.Taken, Missing: in.Missing, Nodes: in.Nodes,
+		Taken: in.Taken, Missing: in.Missing, Nodes: in.Nodes, nodeClients: in.NodeClients,
 		kinds: map[schema.GroupKind]string{}, objects: map[key]*object{},
 	}
 	for _, k := range in.Kinds {

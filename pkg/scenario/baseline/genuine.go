@@ -339,7 +339,11 @@ func unlike(owner, pod *unstructured.Unstructured, classSelector map[string]any)
 		}
 		for name := range wanted {
 			for _, field := range containerSettings {
-				if !same(wanted[name][field], has[name][field]) {
+				is := has[name][field]
+				if field == "env" && owner.GetKind() == "Job" {
+					is = withoutIndex(is)
+				}
+				if !same(wanted[name][field], is) {
 					return fmt.Sprintf("spec.%s[%s].%s", list, name, field)
 				}
 			}
@@ -352,6 +356,23 @@ func unlike(owner, pod *unstructured.Unstructured, classSelector map[string]any)
 		}
 	}
 	return ""
+}
+
+// withoutIndex returns a container's environment variables without the one that the Job controller adds to the pods of
+// an Indexed Job.
+func withoutIndex(env any) any {
+	variables, is := env.([]any)
+	if !is {
+		return env
+	}
+	variables = slices.DeleteFunc(slices.Clone(variables), func(each any) bool {
+		variable, _ := each.(map[string]any)
+		return variable["name"] == "JOB_COMPLETION_INDEX" && mapAt(variable, "valueFrom", "fieldRef") != nil
+	})
+	if len(variables) == 0 {
+		return nil
+	}
+	return variables
 }
 
 // unmerged returns a pod's affinity without the values that the API server has merged into its selectors: the values of

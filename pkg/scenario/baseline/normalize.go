@@ -20,7 +20,10 @@ const longest = 8 << 10
 
 // normalize removes the status and everything that the API server or controllers set from an object, which it modifies.
 // worth is false for objects that a controller created from other objects.
-func normalize(kind schema.GroupKind, o map[string]any, salt []byte) (body map[string]any, worth bool) {
+// since is an earlier baseline, or nil; see Options.
+func normalize(
+	kind schema.GroupKind, o map[string]any, salt []byte, since *Baseline,
+) (body map[string]any, worth bool) {
 	metadata, _ := o["metadata"].(map[string]any)
 	if metadata == nil || derived(kind, metadata) || !special(kind, o, metadata) {
 		return nil, false
@@ -29,12 +32,12 @@ func normalize(kind schema.GroupKind, o map[string]any, salt []byte) (body map[s
 	if kind == (schema.GroupKind{Kind: "Secret"}) {
 		hide(o, salt)
 	}
-	o["metadata"] = normalizeMetadata(kind, metadata)
+	o["metadata"] = normalizeMetadata(kind, metadata, since)
 	dropField(o, "spec", "template", "metadata", "creationTimestamp") // null, from old clients
 	return shorten(o, salt).(map[string]any), true
 }
 
-func normalizeMetadata(kind schema.GroupKind, metadata map[string]any) map[string]any {
+func normalizeMetadata(kind schema.GroupKind, metadata map[string]any, since *Baseline) map[string]any {
 	kept := map[string]any{}
 	for _, name := range []string{"name", "namespace", "uid", "labels", "annotations"} {
 		if value, is := metadata[name]; is {
@@ -42,7 +45,7 @@ func normalizeMetadata(kind schema.GroupKind, metadata map[string]any) map[strin
 		}
 	}
 	if annotations, is := kept["annotations"].(map[string]any); is {
-		maps.DeleteFunc(annotations, func(name string, _ any) bool { return noted(kind, name, metadata) })
+		maps.DeleteFunc(annotations, func(name string, _ any) bool { return noted(kind, name, metadata, since) })
 		if len(annotations) == 0 {
 			delete(kept, "annotations")
 		}
@@ -71,9 +74,9 @@ func normalizeMetadata(kind schema.GroupKind, metadata map[string]any) map[strin
 }
 
 // noted reports whether the annotation of an object with this metadata is set by controllers.
-func noted(kind schema.GroupKind, name string, metadata map[string]any) bool {
+func noted(kind schema.GroupKind, name string, metadata map[string]any, since *Baseline) bool {
 	// Most annotations of nodes are set by kubelets, network plugins and detectors.
-	if kind == (schema.GroupKind{Kind: "Node"}) && !byKubectl(name, metadata) {
+	if kind == nodeKind && !byUser(name, metadata, since) {
 		return true
 	}
 	domain, _, _ := strings.Cut(name, "/")
@@ -90,15 +93,24 @@ func noted(kind schema.GroupKind, name string, metadata map[string]any) bool {
 	}, domain) || strings.HasPrefix(name, "kubernetes.io/config.") // for static pods: the start time of the kubelet
 }
 
-// byKubectl reports whether the annotation was last set with kubectl.
-func byKubectl(name string, metadata map[string]any) bool {
+// byUser reports whether the annotation of a node was set with kubectl, or by a client that had set nothing on nodes
+// before.
+func byUser(name string, metadata map[string]any, since *Baseline) bool {
 	managers, _ := metadata["managedFields"].([]any)
 	return slices.ContainsFunc(managers, func(each any) bool {
 		manager, _ := each.(map[string]any)
 		_, set := mapAt(manager, "fieldsV1", "f:metadata", "f:annotations")["f:"+name]
 		client, _ := manager["manager"].(string)
-		return set && strings.HasPrefix(client, "kubectl")
+		_, known := slices.BinarySearch(since.clients(), client)
+		return set && (strings.HasPrefix(client, "kubectl") || since != nil && !known)
 	})
+}
+
+func (b *Baseline) clients() []string {
+	if b == nil {
+		return nil
+	}
+	return b.nodeClients
 }
 
 // labeled reports whether the label is set by controllers.

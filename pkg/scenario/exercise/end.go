@@ -41,7 +41,7 @@ func (l *Lab) Leftovers(ctx context.Context, id string) ([]Restored, error) {
 	if err != nil || before == nil {
 		return nil, err
 	}
-	now, err := l.capture(ctx, e.whole())
+	now, err := l.captureSince(ctx, before, e.whole())
 	if err != nil {
 		return nil, err
 	}
@@ -258,7 +258,7 @@ func (l *Lab) putBack(
 ) error {
 	why := map[scenario.Ref]error{}
 	for range 2 { // twice, because a deletion removes dependents and may unblock other changes
-		now, err := l.capture(ctx, e.whole())
+		now, err := l.captureSince(ctx, before, e.whole())
 		if err != nil {
 			return err
 		}
@@ -293,7 +293,7 @@ func (l *Lab) putBack(
 			}
 		}
 	}
-	now, err := l.capture(ctx, e.whole())
+	now, err := l.captureSince(ctx, before, e.whole())
 	if err != nil {
 		return err
 	}

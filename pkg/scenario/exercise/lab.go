@@ -169,6 +169,13 @@ const captureTimeout = 2 * time.Minute
 // capture takes a snapshot of the cluster without the ledger. Objects in the given namespaces are stored in full. Owner
 // references in the namespaces of verify are untrusted.
 func (l *Lab) capture(ctx context.Context, namespaces []string, verify ...string) (*baseline.Baseline, error) {
+	return l.captureSince(ctx, nil, namespaces, verify...)
+}
+
+// captureSince is like capture, and finds all annotations that the candidate has set on nodes since an earlier snapshot.
+func (l *Lab) captureSince(
+	ctx context.Context, since *baseline.Baseline, namespaces []string, verify ...string,
+) (*baseline.Baseline, error) {
 	if l.fake.capture != nil {
 		return l.fake.capture(ctx)
 	}
@@ -176,7 +183,7 @@ func (l *Lab) capture(ctx context.Context, namespaces []string, verify ...string
 		fmt.Errorf("the API server did not list everything within %s", captureTimeout))
 	defer cancel()
 	snapshot, err := baseline.Capture(ctx, l.Dynamic, l.Client.Discovery(),
-		baseline.Options{Without: []string{l.LedgerNamespace}, Whole: namespaces, Verify: verify})
+		baseline.Options{Without: []string{l.LedgerNamespace}, Whole: namespaces, Verify: verify, Since: since})
 	if err != nil {
 		return nil, fmt.Errorf("take a snapshot of the cluster: %w", err)
 	}
