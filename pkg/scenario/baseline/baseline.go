@@ -23,8 +23,8 @@ type Options struct {
 	// Verify lists the namespaces in which owner references are untrusted, because a candidate may create pods there.
 	// An object only counts as the work of a controller if the controller exists and would have created the object.
 	Verify []string
-	// Since is an earlier baseline. Annotations that clients have set on nodes are then also stored if the client had set
-	// nothing on any node before. Components of the cluster set the others continuously. May be nil.
+	// Since is an earlier baseline, or nil. Annotations that clients have set on nodes are then also stored if the
+	// client had set nothing on any node before. Components of the cluster set the others continuously.
 	Since *Baseline
 	// Limit is the number of other objects to store in full. For objects beyond it, only hashes are stored: Diff then
 	// reports which fields differ but not their values, and Get returns only names. Zero means 10,000.

@@ -172,7 +172,8 @@ func (l *Lab) capture(ctx context.Context, namespaces []string, verify ...string
 	return l.captureSince(ctx, nil, namespaces, verify...)
 }
 
-// captureSince is like capture, and finds all annotations that the candidate has set on nodes since an earlier snapshot.
+// captureSince is like capture, and finds all annotations that the candidate has set on nodes since an earlier
+// snapshot.
 func (l *Lab) captureSince(
 	ctx context.Context, since *baseline.Baseline, namespaces []string, verify ...string,
 ) (*baseline.Baseline, error) {

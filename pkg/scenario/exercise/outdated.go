@@ -77,7 +77,8 @@ func (g *grading) optionalAtBegin() map[scenario.Ref]bool {
 			if kind == "Job" {
 				version = "batch/v1"
 			}
-			for _, workload := range g.begin.List(scenario.Selector{APIVersion: version, Kind: kind, Namespace: namespace}) {
+			all := scenario.Selector{APIVersion: version, Kind: kind, Namespace: namespace}
+			for _, workload := range g.begin.List(all) {
 				object, _ := workload.(map[string]any)
 				spec := podSpec(object)
 				if spec == nil {
