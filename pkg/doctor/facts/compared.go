@@ -18,6 +18,7 @@ import (
 // compared returns these facts about a pod, one per line:
 //
 //	advertised: no node has RESOURCE, and the cluster has no device plugin for it    for resources of other vendors
+//	beyond: RESOURCE: NUMBER, the largest card has NUMBER    an unscheduled pod, according to HAMi's annotations of nodes
 //	conflict: STRATEGY refused       the toolkit ignores how the device plugin passes GPUs to the pod
 //	conflict: claims N, CDI off      the DRA driver passes N devices to the pod through CDI
 //	conflict: driver root / not DIR  the DRA driver searches / for the driver, which is in DIR
@@ -79,12 +80,13 @@ import (
 //	conflict: limit volcano.sh/NAME, no deviceshare.NAME in ConfigMap NAMESPACE/NAME
 //	nvidia-smi works on the node with driver VERSION, Pod NAME is ready    another pod of the GPU software
 //	KMM replaced the AMD driver on the node without a reboot     and the node offers no amd.com/gpu
+//	AMD driver: of the kernel VERSION                            according to the kernel log, not the ROCm driver
 //	AMD GPU on the node, none offered                            the same, for an unknown reason
 func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
 	n := f.Node(pod.Spec.NodeName)
 	if n == nil {
-		return append(f.unadvertised(pod), f.keptOff(pod)...)
+		return slices.Concat(f.unadvertised(pod), f.keptOff(pod), f.beyondCards(pod))
 	}
 	for _, compare := range []func(*corev1.Pod, *Node) (source, text string){
 		f.RefusedStrategy, f.withoutCDI, f.otherRoot, f.unansweredBy,
@@ -96,7 +98,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.withoutSidecar, f.unreadEnv,
 		f.heldVolume, f.unexpanded, f.defaultLimit, f.OtherDomain, f.otherKubelet, f.driverElsewhere, f.switchedOff,
 		f.missingFile, f.mountedTwice, f.refusedByPeer, f.silent, f.withoutDeviceshare, f.LeftOver,
-		f.smiWorks, f.lostAMD,
+		f.smiWorks, f.lostAMD, f.ofKernel,
 	} {
 		if source, text := compare(pod, n); text != "" {
 			all = append(all, signatures.Line{

@@ -2,6 +2,7 @@ package facts
 
 import (
 	"regexp"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -51,6 +52,24 @@ func (f *Facts) lostAMD(_ *corev1.Pod, n *Node) (source, text string) {
 	if text != "" && newest["ModuleLoaded"].After(unloaded) && unloaded.After(newest["Rebooted"]) {
 		return "events ModuleUnloaded and ModuleLoaded of " + n.Object().String() + ", no newer event Rebooted",
 			"KMM replaced the AMD driver on the node without a reboot"
+	}
+	return source, text
+}
+
+// ofKernel reports that the node loaded the amdgpu module of its kernel: the ROCm driver also logs its own version.
+func (f *Facts) ofKernel(pod *corev1.Pod, n *Node) (source, text string) {
+	if n.Host == nil || OtherAccelerator(pod) == "" {
+		return "", ""
+	}
+	for _, record := range n.Host.KernelLog {
+		switch {
+		case record.Priority >= 8: // written by a program
+		case strings.Contains(record.Text, "amdgpu version: "):
+			return "", ""
+		case strings.Contains(record.Text, "amdgpu kernel modesetting enabled"):
+			source, text = "nodes/"+n.Name+"/kernel.log, without a line \"amdgpu version\"",
+				"AMD driver: of the kernel "+n.Status.NodeInfo.KernelVersion
+		}
 	}
 	return source, text
 }

@@ -168,8 +168,12 @@ func tellUnread(f *facts.Facts, r *engine.Result) bool {
 	if d == nil || len(scheduler.Pending(f)) == 0 || slices.ContainsFunc(d.Spec.Template.Spec.Containers, readsFile) {
 		return false
 	}
+	named, known := findPluginConfigs(f)
 	for i := range f.ConfigMaps {
 		m := &f.ConfigMaps[i]
+		if known && named.in == m {
+			continue // the values already name it
+		}
 		for _, name := range words.SortedKeys(m.Data) {
 			c, err := parsePluginConfig(m.Data[name])
 			if err != nil || c.shared() == nil || m.Namespace != d.Namespace {
@@ -357,8 +361,10 @@ func checkReplicas(f *facts.Facts, r *engine.Result, n *facts.Node, object findi
 		return
 	}
 	want := s.Resources[at]
+	now := facts.GPUsOf(n.Status.Capacity) / count
+	old := now > 1 && n.Labels["nvidia.com/gpu.replicas"] == strconv.FormatInt(now, 10) && now != want.Replicas
 	// A capacity of 0 has other causes, so it is not reported.
-	if want.Replicas < 2 || facts.GPUsOf(n.Status.Capacity) != count ||
+	if want.Replicas < 2 || facts.GPUsOf(n.Status.Capacity) != count && !old ||
 		!slices.ContainsFunc(
 			facts.Current(n, facts.DevicePlugin),
 			func(pod *corev1.Pod) bool { return facts.UpFor(f, pod) > facts.OperandGrace },
@@ -375,9 +381,18 @@ func checkReplicas(f *facts.Facts, r *engine.Result, n *facts.Node, object findi
 			finding.FieldEvidence(n.Object(), ".status.capacity", "%s", facts.GPUText(n.Status.Capacity)),
 			finding.FieldEvidence(object, ".data["+config+"]", "replicas: %d", want.Replicas)),
 		Fix: finding.Fix{
-			Text:     "Restart the device plugin: without the operator's config-manager, the plugin reads its configuration only when it starts.",
+			Text: "Restart the device plugin: it reads its configuration only when it starts, and with the " +
+				"operator's config-manager also when the node's label " + configLabel + " changes, but not when the " +
+				"ConfigMap changes. GPU feature discovery, which sets the labels, needs a restart too.",
 			Commands: restartPlugins(n),
 		},
+	}
+	if old {
+		found.Title = fmt.Sprintf("the node's GPUs are shared by %d, although its configuration sets replicas to %d",
+			now, want.Replicas)
+		if len(scheduler.Pending(f)) > 0 {
+			found.Severity = finding.Error
+		}
 	}
 	for _, pod := range facts.Current(n, facts.DevicePlugin) {
 		if e, ok := facts.LogEvidence(
