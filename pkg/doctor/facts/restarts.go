@@ -1,8 +1,10 @@
 package facts
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,7 +42,7 @@ func (f *Facts) Restarting(pod *corev1.Pod) (last *corev1.ContainerStatus, kille
 			continue
 		}
 		oom := ended.Reason == "OOMKilled"
-		if !oom && (slices.Contains(stopped(), ended.ExitCode) || f.Age(pod) < settles) {
+		if !oom && (slices.Contains(stopped(), ended.ExitCode) && f.probeKills(pod, s) == nil || f.Age(pod) < settles) {
 			continue
 		}
 		between := ended.FinishedAt.Sub(pod.CreationTimestamp.Time) / time.Duration(s.RestartCount)
@@ -61,6 +63,47 @@ func (f *Facts) Restarting(pod *corev1.Pod) (last *corev1.ContainerStatus, kille
 // SIGHUP, SIGINT, SIGKILL or SIGTERM, for example after a failed probe. The exit code 255 means that the container was
 // lost when its node rebooted.
 func stopped() []int32 { return []int32{0, 129, 130, 137, 143, 255} }
+
+// probeKills returns the event in which the kubelet reports that it killed the container's last instance because of its
+// liveness probe, or nil.
+func (f *Facts) probeKills(pod *corev1.Pod, s *corev1.ContainerStatus) *corev1.Event {
+	for _, e := range f.EventsOfPod(pod) {
+		if e.Reason == "Killing" && strings.HasPrefix(e.Message, "Container "+s.Name+" failed liveness probe") &&
+			EventTime(e).Sub(s.LastTerminationState.Terminated.FinishedAt.Time).Abs() < OperandGrace {
+			return e
+		}
+	}
+	return nil
+}
+
+// describeProbe describes a container that the kubelet repeatedly kills because of its liveness probe.
+func (f *Facts) describeProbe(pod *corev1.Pod, s *corev1.ContainerStatus, kills *corev1.Event, issue *finding.Finding) {
+	issue.As, issue.Title = signatures.Killed, "the liveness probe kills container "+s.Name+" again and again, although "+
+		"its program works in between"
+	issue.Evidence = append(issue.Evidence, Quote(kills))
+	for _, e := range f.EventsOfPod(pod) {
+		if e.Reason == "Unhealthy" && strings.HasPrefix(e.Message, "Liveness") {
+			issue.Evidence = append(issue.Evidence, finding.Clipped(Quote(e)))
+			break
+		}
+	}
+	issue.Fix.Text = "Make the liveness probe more tolerant: raise timeoutSeconds and failureThreshold. If the " +
+		"program hangs, its log shows why."
+	for c := range Containers(pod) {
+		if p := c.LivenessProbe; c.Name == s.Name && p != nil {
+			timeout := max(p.TimeoutSeconds, 1)
+			issue.Evidence = append(issue.Evidence, finding.FieldEvidence(PodObject(pod),
+				"container "+c.Name+" .livenessProbe", "timeoutSeconds %d, failureThreshold %d", timeout,
+				cmp.Or(p.FailureThreshold, 3)))
+			if timeout < 5 && strings.Contains(issue.Evidence[len(issue.Evidence)-2].Text, "deadline exceeded") {
+				issue.Fix.Text = fmt.Sprintf("Set timeoutSeconds: 5 for the liveness and readiness probes of container "+
+					"%s, in the chart's values or the object that creates the pod: under load, the program responds "+
+					"later than after the current %d s.", s.Name, timeout)
+			}
+		}
+	}
+	issue.Fix.Commands = append(issue.Fix.Commands, EditCommands(pod)...)
+}
 
 // RestartEvidence quotes the last exit of a container in a pod, and its number of restarts.
 func RestartEvidence(pod *corev1.Pod, s *corev1.ContainerStatus) []finding.Evidence {
@@ -94,9 +137,9 @@ type RestartWords struct {
 
 // RestartWhy explains which restarts count.
 const RestartWhy = "A container was restarted at least three times, less than 12 hours apart, and has been running " +
-	"for no longer than three times the time between its failures. It was OOMKilled, or a signature matches a " +
-	"message from the failed instance. Restarts with an external cause (a reboot of the node, a failed probe) and " +
-	"restarts in a pod's first hour do not count."
+	"for no longer than three times the time between its failures. It was OOMKilled, its liveness probe failed, " +
+	"or a signature matches a message from the failed instance. Restarts with another external cause (a reboot of the " +
+	"node) and restarts in a pod's first hour do not count."
 
 // RestartFinding returns a finding about a running pod that fails repeatedly. found is false if the pod does not fail
 // repeatedly, or if its node is down.
@@ -114,6 +157,9 @@ func (f *Facts) RestartFinding(pod *corev1.Pod, say RestartWords) (issue finding
 				"kubectl logs %s -n %s -c %s --previous --tail=50", pod.Name, pod.Namespace, s.Name,
 			)},
 		},
+	}
+	if kills := f.probeKills(pod, s); kills != nil && !killed {
+		f.describeProbe(pod, s, kills, &issue)
 	}
 	if killed {
 		issue.As, issue.Title = signatures.Killed, say.Killed
