@@ -78,8 +78,8 @@ func (f *Facts) probeKills(pod *corev1.Pod, s *corev1.ContainerStatus) *corev1.E
 
 // describeProbe describes a container that the kubelet repeatedly kills because of its liveness probe.
 func (f *Facts) describeProbe(pod *corev1.Pod, s *corev1.ContainerStatus, kills *corev1.Event, issue *finding.Finding) {
-	issue.As, issue.Title = signatures.Killed, "the liveness probe kills container "+s.Name+" again and again, although "+
-		"its program works in between"
+	issue.As = signatures.Killed
+	issue.Title = "the liveness probe kills container " + s.Name + " again and again, although it works in between"
 	issue.Evidence = append(issue.Evidence, Quote(kills))
 	for _, e := range f.EventsOfPod(pod) {
 		if e.Reason == "Unhealthy" && strings.HasPrefix(e.Message, "Liveness") {
@@ -96,9 +96,10 @@ func (f *Facts) describeProbe(pod *corev1.Pod, s *corev1.ContainerStatus, kills 
 				"container "+c.Name+" .livenessProbe", "timeoutSeconds %d, failureThreshold %d", timeout,
 				cmp.Or(p.FailureThreshold, 3)))
 			if timeout < 5 && strings.Contains(issue.Evidence[len(issue.Evidence)-2].Text, "deadline exceeded") {
-				issue.Fix.Text = fmt.Sprintf("Set timeoutSeconds: 5 for the liveness and readiness probes of container "+
-					"%s, in the chart's values or the object that creates the pod: under load, the program responds "+
-					"later than after the current %d s.", s.Name, timeout)
+				issue.Fix.Text = fmt.Sprintf("The program does not respond within %d s, for example under load. Set "+
+					"timeoutSeconds: 5 for the liveness and readiness probes of container %s, in the chart's values or "+
+					"the object that creates the pod. If the probes still fail, the program hangs: see its log.",
+					timeout, s.Name)
 			}
 		}
 	}

@@ -41,9 +41,10 @@ func stuck(f *facts.Facts, n *facts.Node) (issue finding.Finding, found bool) {
 			since = at
 		}
 	}
-	if len(pods) < manyStuck || f.Missing("api/events") != "" || slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
+	starts := slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
 		return pod.Status.StartTime != nil && pod.Status.StartTime.After(since)
-	}) {
+	})
+	if len(pods) < manyStuck || starts || f.Missing("api/events") != "" {
 		return issue, false
 	}
 	text := fmt.Sprintf("%s without startTime and container statuses, no later pod started",
@@ -52,7 +53,8 @@ func stuck(f *facts.Facts, n *facts.Node) (issue finding.Finding, found bool) {
 		text += ", driver " + driver
 	}
 	for name := range n.Status.Capacity {
-		if strings.HasPrefix(string(name), "nvidia.com/mig-") && n.Capacity(name) > 0 && n.Capacity("nvidia.com/gpu") > 0 {
+		if strings.HasPrefix(string(name), "nvidia.com/mig-") && n.Capacity(name) > 0 &&
+			n.Capacity("nvidia.com/gpu") > 0 {
 			text += ", MIG and full GPUs"
 			break
 		}

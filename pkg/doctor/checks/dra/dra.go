@@ -112,12 +112,13 @@ func checkClaims(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 // noResourceClass matches the scheduler's message about a class of claims in Kubernetes 1.26 to 1.30.
 var noResourceClass = regexp.MustCompile(`resource class (\S+) does not exist`)
 
-// ofResourceClass returns a finding about a claim that names a missing ResourceClass, which Kubernetes 1.31 replaced with
-// DeviceClass.
+// ofResourceClass returns a finding about a claim that names a missing ResourceClass, which Kubernetes 1.31 replaced
+// with DeviceClass.
 func ofResourceClass(pod *corev1.Pod, said []finding.Evidence) (finding.Finding, bool) {
 	for _, e := range said {
 		if m := noResourceClass.FindStringSubmatch(e.Text); m != nil {
-			found := claimFinding(pod, said, "the claim names the ResourceClass "+m[1]+", which does not exist", finding.Fix{
+			title := "the claim names the ResourceClass " + m[1] + ", which does not exist"
+			found := claimFinding(pod, said, title, finding.Fix{
 				Text: "Install the complete Helm chart of the DRA driver, in a release for this version of Kubernetes: " +
 					"the chart creates the ResourceClass. Or create it, with the driver's name as driverName " +
 					"(gpu.resource.nvidia.com for NVIDIA's driver). The claim and the pods need no change.",
