@@ -18,7 +18,6 @@ import (
 // compared returns these facts about a pod, one per line:
 //
 //	advertised: no node has RESOURCE, and the cluster has no device plugin for it    for resources of other vendors
-//	beyond: RESOURCE: NUMBER, the largest card has NUMBER    an unscheduled pod, according to HAMi's annotations of nodes
 //	conflict: STRATEGY refused       the toolkit ignores how the device plugin passes GPUs to the pod
 //	conflict: claims N, CDI off      the DRA driver passes N devices to the pod through CDI
 //	conflict: driver root / not DIR  the DRA driver searches / for the driver, which is in DIR
@@ -86,7 +85,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
 	n := f.Node(pod.Spec.NodeName)
 	if n == nil {
-		return slices.Concat(f.unadvertised(pod), f.keptOff(pod), f.beyondCards(pod))
+		return append(f.unadvertised(pod), f.keptOff(pod)...)
 	}
 	for _, compare := range []func(*corev1.Pod, *Node) (source, text string){
 		f.RefusedStrategy, f.withoutCDI, f.otherRoot, f.unansweredBy,

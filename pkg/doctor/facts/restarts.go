@@ -1,7 +1,6 @@
 package facts
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -64,46 +63,25 @@ func (f *Facts) Restarting(pod *corev1.Pod) (last *corev1.ContainerStatus, kille
 // lost when its node rebooted.
 func stopped() []int32 { return []int32{0, 129, 130, 137, 143, 255} }
 
-// probeKills returns the event in which the kubelet reports that it killed the container's last instance because of its
-// liveness probe, or nil.
-func (f *Facts) probeKills(pod *corev1.Pod, s *corev1.ContainerStatus) *corev1.Event {
+// probeKills returns the events in which the kubelet reports that it killed the container's last instance, because its
+// liveness probe timed out.
+func (f *Facts) probeKills(pod *corev1.Pod, s *corev1.ContainerStatus) (all []finding.Evidence) {
+	killed, slow := false, false
 	for _, e := range f.EventsOfPod(pod) {
-		if e.Reason == "Killing" && strings.HasPrefix(e.Message, "Container "+s.Name+" failed liveness probe") &&
-			EventTime(e).Sub(s.LastTerminationState.Terminated.FinishedAt.Time).Abs() < OperandGrace {
-			return e
+		ours := strings.HasPrefix(e.Message, "Container "+s.Name+" failed liveness probe")
+		late := strings.HasPrefix(e.Message, "Liveness probe failed") &&
+			words.ContainsAny(e.Message, []string{"deadline exceeded", "timed out"})
+		if ours || late {
+			all = append(all, finding.Clipped(Quote(e)))
 		}
+		slow = slow || late
+		killed = killed ||
+			ours && EventTime(e).Sub(s.LastTerminationState.Terminated.FinishedAt.Time).Abs() < OperandGrace
 	}
-	return nil
-}
-
-// describeProbe describes a container that the kubelet repeatedly kills because of its liveness probe.
-func (f *Facts) describeProbe(pod *corev1.Pod, s *corev1.ContainerStatus, kills *corev1.Event, issue *finding.Finding) {
-	issue.As = signatures.Killed
-	issue.Title = "the liveness probe kills container " + s.Name + " again and again, although it works in between"
-	issue.Evidence = append(issue.Evidence, Quote(kills))
-	for _, e := range f.EventsOfPod(pod) {
-		if e.Reason == "Unhealthy" && strings.HasPrefix(e.Message, "Liveness") {
-			issue.Evidence = append(issue.Evidence, finding.Clipped(Quote(e)))
-			break
-		}
+	if !killed || !slow {
+		return nil
 	}
-	issue.Fix.Text = "Make the liveness probe more tolerant: raise timeoutSeconds and failureThreshold. If the " +
-		"program hangs, its log shows why."
-	for c := range Containers(pod) {
-		if p := c.LivenessProbe; c.Name == s.Name && p != nil {
-			timeout := max(p.TimeoutSeconds, 1)
-			issue.Evidence = append(issue.Evidence, finding.FieldEvidence(PodObject(pod),
-				"container "+c.Name+" .livenessProbe", "timeoutSeconds %d, failureThreshold %d", timeout,
-				cmp.Or(p.FailureThreshold, 3)))
-			if timeout < 5 && strings.Contains(issue.Evidence[len(issue.Evidence)-2].Text, "deadline exceeded") {
-				issue.Fix.Text = fmt.Sprintf("The program does not respond within %d s, for example under load. Set "+
-					"timeoutSeconds: 5 for the liveness and readiness probes of container %s, in the chart's values or "+
-					"the object that creates the pod. If the probes still fail, the program hangs: see its log.",
-					timeout, s.Name)
-			}
-		}
-	}
-	issue.Fix.Commands = append(issue.Fix.Commands, EditCommands(pod)...)
+	return all
 }
 
 // RestartEvidence quotes the last exit of a container in a pod, and its number of restarts.
@@ -138,7 +116,7 @@ type RestartWords struct {
 
 // RestartWhy explains which restarts count.
 const RestartWhy = "A container was restarted at least three times, less than 12 hours apart, and has been running " +
-	"for no longer than three times the time between its failures. It was OOMKilled, its liveness probe failed, " +
+	"for no longer than three times the time between its failures. It was OOMKilled, its liveness probe timed out, " +
 	"or a signature matches a message from the failed instance. Restarts with another external cause (a reboot of the " +
 	"node) and restarts in a pod's first hour do not count."
 
@@ -159,9 +137,7 @@ func (f *Facts) RestartFinding(pod *corev1.Pod, say RestartWords) (issue finding
 			)},
 		},
 	}
-	if kills := f.probeKills(pod, s); kills != nil && !killed {
-		f.describeProbe(pod, s, kills, &issue)
-	}
+	issue.Evidence = append(issue.Evidence, f.probeKills(pod, s)...)
 	if killed {
 		issue.As, issue.Title = signatures.Killed, say.Killed
 		issue.Fix = finding.Fix{

@@ -123,19 +123,18 @@ func checkNotReady(f *facts.Facts, r *engine.Result) {
 			r.Unknown(n.Object(), "the node has no Ready condition")
 			continue
 		}
+		text := strings.TrimSpace(ready.Reason + ": " + ready.Message)
 		if ready.Status == corev1.ConditionTrue {
-			if issue, found := stuck(f, n); found {
-				r.Add(issue)
-			} else {
+			if text, ready.LastTransitionTime.Time = stuck(f, n); text == "" {
 				r.Pass(n.Object())
+				continue
 			}
-			continue
 		}
 		issue := finding.Finding{
 			Object: n.Object(), Nodes: []string{n.Name}, Began: ready.LastTransitionTime.Time,
 			Evidence: []finding.Evidence{{
 				Source: n.Object().String() + " .status.conditions[Ready]", Time: ready.LastTransitionTime.Time,
-				Text: words.Clip(strings.TrimSpace(ready.Reason + ": " + ready.Message)),
+				Text: words.Clip(text),
 			}},
 		}
 		issue.Title, issue.Fix = notReady(n, ready)
@@ -184,6 +183,8 @@ func notReady(n *facts.Node, ready corev1.NodeCondition) (string, finding.Fix) {
 		shell.OnHost(n.Name, "sudo journalctl -u %s -n 100 --no-pager", runtime),
 	}
 	switch {
+	case ready.Status == corev1.ConditionTrue:
+		return "the node is Ready, but its kubelet starts no pods", finding.Fix{}
 	case words.ContainsAny(text, []string{
 		"container runtime is down", "runtime.v1.RuntimeService", "RuntimeReady=false", "container runtime not ready",
 		"container runtime status check",

@@ -78,10 +78,6 @@ func usesClaims(f *facts.Facts) bool {
 
 func checkClaims(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 	said := schedulerMessages(f, pod)
-	if found, ok := ofResourceClass(pod, said); ok {
-		r.Add(found)
-		return
-	}
 	for _, wanted := range pod.Spec.ResourceClaims {
 		claim := facts.ClaimOf(f, pod, wanted)
 		if claim == nil {
@@ -107,28 +103,6 @@ func checkClaims(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 			}
 		}
 	}
-}
-
-// noResourceClass matches the scheduler's message about a class of claims in Kubernetes 1.26 to 1.30.
-var noResourceClass = regexp.MustCompile(`resource class (\S+) does not exist`)
-
-// ofResourceClass returns a finding about a claim that names a missing ResourceClass, which Kubernetes 1.31 replaced
-// with DeviceClass.
-func ofResourceClass(pod *corev1.Pod, said []finding.Evidence) (finding.Finding, bool) {
-	for _, e := range said {
-		if m := noResourceClass.FindStringSubmatch(e.Text); m != nil {
-			title := "the claim names the ResourceClass " + m[1] + ", which does not exist"
-			found := claimFinding(pod, said, title, finding.Fix{
-				Text: "Install the complete Helm chart of the DRA driver, in a release for this version of Kubernetes: " +
-					"the chart creates the ResourceClass. Or create it, with the driver's name as driverName " +
-					"(gpu.resource.nvidia.com for NVIDIA's driver). The claim and the pods need no change.",
-				Commands: []string{"kubectl get resourceclasses", "helm list -A --filter dra"},
-			})
-			found.Confidence = finding.Likely
-			return found, true
-		}
-	}
-	return finding.Finding{}, false
 }
 
 // checkClass returns a finding that explains why no device in a class can be allocated to a claim.
