@@ -79,7 +79,7 @@ import (
 //	conflict: limit volcano.sh/NAME, no deviceshare.NAME in ConfigMap NAMESPACE/NAME
 //	nvidia-smi works on the node with driver VERSION, Pod NAME is ready    another pod of the GPU software
 //	KMM replaced the AMD driver on the node without a reboot     and the node offers no amd.com/gpu
-//	AMD driver: of the kernel VERSION                            according to the kernel log, not the ROCm driver
+//	amdgpu of kernel VERSION                                     according to the kernel log, not the ROCm driver
 //	AMD GPU on the node, none offered                            the same, for an unknown reason
 func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line

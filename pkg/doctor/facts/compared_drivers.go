@@ -57,18 +57,17 @@ func (f *Facts) lostAMD(_ *corev1.Pod, n *Node) (source, text string) {
 }
 
 // ofKernel reports that the node loaded the amdgpu module of its kernel: the ROCm driver also logs its own version.
-func (f *Facts) ofKernel(pod *corev1.Pod, n *Node) (source, text string) {
-	if n.Host == nil || OtherAccelerator(pod) == "" {
+func (f *Facts) ofKernel(_ *corev1.Pod, n *Node) (source, text string) {
+	if n.Host == nil {
 		return "", ""
 	}
-	for _, record := range n.Host.KernelLog {
-		switch {
-		case record.Priority >= 8: // written by a program
-		case strings.Contains(record.Text, "amdgpu version: "):
+	for i := range n.Host.KernelLog {
+		switch line := &n.Host.KernelLog[i]; {
+		case line.Priority >= 8: // written by a program
+		case strings.Contains(line.Text, "amdgpu version: "):
 			return "", ""
-		case strings.Contains(record.Text, "amdgpu kernel modesetting enabled"):
-			source, text = "nodes/"+n.Name+"/kernel.log, without a line \"amdgpu version\"",
-				"AMD driver: of the kernel "+n.Status.NodeInfo.KernelVersion
+		case strings.Contains(line.Text, "amdgpu kernel modesetting enabled"):
+			source, text = "nodes/"+n.Name+"/kernel.log", "amdgpu of kernel "+n.Status.NodeInfo.KernelVersion
 		}
 	}
 	return source, text

@@ -41,7 +41,7 @@ func (f *Facts) Restarting(pod *corev1.Pod) (last *corev1.ContainerStatus, kille
 			continue
 		}
 		oom := ended.Reason == "OOMKilled"
-		if !oom && (slices.Contains(stopped(), ended.ExitCode) && f.probeKills(pod, s) == nil || f.Age(pod) < settles) {
+		if !oom && (slices.Contains(stopped(), ended.ExitCode) && !f.probed(pod) || f.Age(pod) < settles) {
 			continue
 		}
 		between := ended.FinishedAt.Sub(pod.CreationTimestamp.Time) / time.Duration(s.RestartCount)
@@ -63,25 +63,11 @@ func (f *Facts) Restarting(pod *corev1.Pod) (last *corev1.ContainerStatus, kille
 // lost when its node rebooted.
 func stopped() []int32 { return []int32{0, 129, 130, 137, 143, 255} }
 
-// probeKills returns the events in which the kubelet reports that it killed the container's last instance, because its
-// liveness probe timed out.
-func (f *Facts) probeKills(pod *corev1.Pod, s *corev1.ContainerStatus) (all []finding.Evidence) {
-	killed, slow := false, false
-	for _, e := range f.EventsOfPod(pod) {
-		ours := strings.HasPrefix(e.Message, "Container "+s.Name+" failed liveness probe")
-		late := strings.HasPrefix(e.Message, "Liveness probe failed") &&
-			words.ContainsAny(e.Message, []string{"deadline exceeded", "timed out"})
-		if ours || late {
-			all = append(all, finding.Clipped(Quote(e)))
-		}
-		slow = slow || late
-		killed = killed ||
-			ours && EventTime(e).Sub(s.LastTerminationState.Terminated.FinishedAt.Time).Abs() < OperandGrace
-	}
-	if !killed || !slow {
-		return nil
-	}
-	return all
+// probed reports whether the kubelet killed a container because of its liveness probe.
+func (f *Facts) probed(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(f.EventsOfPod(pod), func(e *corev1.Event) bool {
+		return strings.Contains(e.Message, "failed liveness probe")
+	})
 }
 
 // RestartEvidence quotes the last exit of a container in a pod, and its number of restarts.
@@ -137,7 +123,6 @@ func (f *Facts) RestartFinding(pod *corev1.Pod, say RestartWords) (issue finding
 			)},
 		},
 	}
-	issue.Evidence = append(issue.Evidence, f.probeKills(pod, s)...)
 	if killed {
 		issue.As, issue.Title = signatures.Killed, say.Killed
 		issue.Fix = finding.Fix{

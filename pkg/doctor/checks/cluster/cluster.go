@@ -123,8 +123,9 @@ func checkNotReady(f *facts.Facts, r *engine.Result) {
 			r.Unknown(n.Object(), "the node has no Ready condition")
 			continue
 		}
-		text := strings.TrimSpace(ready.Reason + ": " + ready.Message)
+		source, text := " .status.conditions[Ready]", strings.TrimSpace(ready.Reason+": "+ready.Message)
 		if ready.Status == corev1.ConditionTrue {
+			source = ", status of its pods"
 			if text, ready.LastTransitionTime.Time = stuck(f, n); text == "" {
 				r.Pass(n.Object())
 				continue
@@ -133,7 +134,7 @@ func checkNotReady(f *facts.Facts, r *engine.Result) {
 		issue := finding.Finding{
 			Object: n.Object(), Nodes: []string{n.Name}, Began: ready.LastTransitionTime.Time,
 			Evidence: []finding.Evidence{{
-				Source: n.Object().String() + " .status.conditions[Ready]", Time: ready.LastTransitionTime.Time,
+				Source: n.Object().String() + source, Time: ready.LastTransitionTime.Time,
 				Text: words.Clip(text),
 			}},
 		}

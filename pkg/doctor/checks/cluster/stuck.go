@@ -17,22 +17,21 @@ const manyStuck = 2
 // set their startTime, and it has started no later pod. It returns "" if the kubelet starts pods.
 func stuck(f *facts.Facts, n *facts.Node) (text string, since time.Time) {
 	pods := 0
+	var last time.Time // when the kubelet last started a pod
 	for _, pod := range n.Pods {
+		s := &pod.Status
 		created := pod.CreationTimestamp.Time
-		if pod.Status.Phase == corev1.PodPending && pod.Status.StartTime == nil && pod.DeletionTimestamp == nil &&
-			len(pod.Status.ContainerStatuses) == 0 && f.Now.Sub(created) > slowJoinTime {
-			pods++
-			if since.IsZero() || created.Before(since) {
+		if s.StartTime != nil {
+			if s.StartTime.After(last) {
+				last = s.StartTime.Time
+			}
+		} else if s.Phase == corev1.PodPending && len(s.ContainerStatuses) == 0 && f.Now.Sub(created) > slowJoinTime {
+			if pods++; since.IsZero() || created.Before(since) {
 				since = created
 			}
 		}
 	}
-	for _, pod := range n.Pods {
-		if start := pod.Status.StartTime; start != nil && start.After(since) {
-			pods = 0
-		}
-	}
-	if pods < manyStuck {
+	if pods < manyStuck || last.After(since) {
 		return "", since
 	}
 	text = count.Of(pods, "assigned pod") + " without startTime, no later pod started, driver " + n.Driver()

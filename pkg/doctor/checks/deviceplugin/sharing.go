@@ -300,7 +300,11 @@ func checkReplicas(f *facts.Facts, r *engine.Result, n *facts.Node, in *corev1.C
 	}
 	want := s.Resources[at]
 	now := facts.GPUsOf(n.Status.Capacity) / count
-	old := now > 1 && n.Labels["nvidia.com/gpu.replicas"] == strconv.FormatInt(now, 10) && !sets(in, now)
+	replicas := strconv.FormatInt(now, 10)
+	old := now > 1 && n.Labels["nvidia.com/gpu.replicas"] == replicas // and no configuration sets this number
+	for _, text := range in.Data {
+		old = old && !strings.Contains(text+"\n", "replicas: "+replicas+"\n")
+	}
 	// A capacity of 0 has other causes, so it is not reported.
 	if want.Replicas < 2 || facts.GPUsOf(n.Status.Capacity) != count && !old ||
 		!slices.ContainsFunc(
@@ -320,15 +324,13 @@ func checkReplicas(f *facts.Facts, r *engine.Result, n *facts.Node, in *corev1.C
 			finding.FieldEvidence(finding.Object{Kind: "ConfigMap", Namespace: in.Namespace, Name: in.Name},
 				".data["+config+"]", "replicas: %d", want.Replicas)),
 		Fix: finding.Fix{
-			Text: "Restart the device plugin: it reads its configuration only when it starts, and with the " +
-				"operator's config-manager also when the node's label " + configLabel + " changes, but not when the " +
-				"ConfigMap changes. GPU feature discovery, which sets the labels, needs a restart too.",
+			Text: "Restart the device plugin, and then GPU feature discovery: they do not read the ConfigMap again " +
+				"when it changes.",
 			Commands: restartPlugins(n),
 		},
 	}
 	if old {
-		found.Title = fmt.Sprintf("the node's GPUs are shared by %d, although its configuration sets replicas to %d",
-			now, want.Replicas)
+		found.Title = strings.Replace(found.Title, "are not shared", "are shared by "+replicas, 1)
 		if len(scheduler.Pending(f)) > 0 {
 			found.Severity = finding.Error
 		}
@@ -341,21 +343,6 @@ func checkReplicas(f *facts.Facts, r *engine.Result, n *facts.Node, in *corev1.C
 		}
 	}
 	r.Add(found)
-}
-
-// sets reports whether a configuration in the ConfigMap sets this number of replicas.
-func sets(m *corev1.ConfigMap, replicas int64) bool {
-	for _, text := range m.Data {
-		c, _ := parsePluginConfig(text)
-		for _, s := range []*sharing{c.Sharing.TimeSlicing, c.Sharing.MPS} {
-			for i := 0; s != nil && i < len(s.Resources); i++ {
-				if s.Resources[i].Replicas == replicas {
-					return true
-				}
-			}
-		}
-	}
-	return false
 }
 
 func mpsCheck() engine.Check {

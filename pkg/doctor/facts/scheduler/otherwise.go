@@ -111,16 +111,10 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 			Commands: facts.EditCommands(pod),
 		}
 		if i := slices.IndexFunc(scarce, func(name string) bool { return !isCore(corev1.ResourceName(name)) }); i >= 0 {
-			text := "Find out which pods hold %[1]s on these nodes. If the nodes advertise less than " +
-				"they have, repair the device plugin that advertises %[1]s: its log contains the reason."
-			if !slices.ContainsFunc(roomy, func(n *facts.Node) bool {
-				return n.Allocatable(corev1.ResourceName(scarce[i])) > 0
-			}) {
-				text = "The nodes offer no %[1]s, so no pod holds it. Repair the device plugin that advertises it: its " +
-					"log contains the reason, such as a missing device or module, or a selector that matches nothing."
-			}
 			v.Fix = finding.Fix{
-				Text: fmt.Sprintf(text, scarce[i]),
+				Text: fmt.Sprintf("If the nodes advertise less %[1]s than they have (see below), repair the device "+
+					"plugin that advertises it: its log contains the reason. Otherwise, find out which pods hold it.",
+					scarce[i]),
 				Commands: []string{
 					shell.Command("kubectl get node %s -o jsonpath='{.status.capacity}{\"\\n\"}{.status.allocatable}{\"\\n\"}'",
 						roomy[0].Name),
