@@ -170,6 +170,8 @@ func ofFailure(line signatures.Line, withLog bool) bool {
 	switch line.Place {
 	case signatures.Spec:
 		return true
+	case signatures.Event:
+		return strings.Contains(line.Evidence.Text, "iveness probe")
 	case signatures.Status:
 		return line.Container != ""
 	case signatures.Log:

@@ -46,7 +46,7 @@ func suggestion(lines []signatures.Line) string {
 			break
 		}
 		for _, sentence := range sentenceEnd.Split(strings.TrimSpace(line.Evidence.Text), -1) {
-			if suggests.MatchString(sentence) && !wraps.MatchString(sentence) {
+			if suggests.MatchString(sentence) && !wraps.MatchString(sentence) && !debugs.MatchString(sentence) {
 				return words.ClipTo(strings.TrimRight(strings.TrimSpace(sentence), ".,"), longestReason)
 			}
 		}
@@ -69,10 +69,14 @@ var (
 	)
 )
 
+// debugs matches sentences that explain how to debug a program, which does not correct it.
+var debugs = regexp.MustCompile(`(?i)\bdebug|SERIALIZE_KERNEL|LAUNCH_BLOCKING|_DSA\b|backtrace|stack ?trace`)
+
 // These values are added to the score of a line, which measures how informative it is about a failure.
 const (
 	saysFailed  = 2  // a word such as failed
 	isException = 5  // a Python exception
+	isFatal     = 6  // klog's last line before the program exits
 	isError     = 3  // the program logs the line as an error, or the component logs only warnings
 	isDetail    = -2 // an informational log level
 	saysWhy     = 7  // an operating system error, a limit, a version or a permission
@@ -92,6 +96,7 @@ var (
 			`(?:was|is|does|has) not|doesn't|didn't match|no \w+(?: \w+){0,3} (?:found|matched|available|configured))\b`,
 	)
 	exception = regexp.MustCompile(`(?:^|[\])] )(?:[\w.]+\.)?\w*(?:Error|Exception|Exit)(?:: |$)`) // in Python
+	fatal     = regexp.MustCompile(`^F\d{4} `)
 	levelHigh = regexp.MustCompile(
 		`^[EF]\d{4} |level=(?:error|fatal)|"level": ?"(?i:error|fatal)"|(?:^| )(?:ERROR|FATAL|CRITICAL)\b|NCCL WARN|` +
 			`NVRM: `,
@@ -188,6 +193,7 @@ func score(text string) (score int) {
 	}
 	add(failed, saysFailed)
 	add(exception, isException)
+	add(fatal, isFatal)
 	add(levelHigh, isError)
 	add(why, saysWhy)
 	if score == 0 {

@@ -79,6 +79,7 @@ import (
 //	conflict: limit volcano.sh/NAME, no deviceshare.NAME in ConfigMap NAMESPACE/NAME
 //	nvidia-smi works on the node with driver VERSION, Pod NAME is ready    another pod of the GPU software
 //	KMM replaced the AMD driver on the node without a reboot     and the node offers no amd.com/gpu
+//	amdgpu of kernel VERSION                                     according to the kernel log, not the ROCm driver
 //	AMD GPU on the node, none offered                            the same, for an unknown reason
 func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
@@ -96,7 +97,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.withoutSidecar, f.unreadEnv,
 		f.heldVolume, f.unexpanded, f.defaultLimit, f.OtherDomain, f.otherKubelet, f.driverElsewhere, f.switchedOff,
 		f.missingFile, f.mountedTwice, f.refusedByPeer, f.silent, f.withoutDeviceshare, f.LeftOver,
-		f.smiWorks, f.lostAMD,
+		f.smiWorks, f.lostAMD, f.ofKernel,
 	} {
 		if source, text := compare(pod, n); text != "" {
 			all = append(all, signatures.Line{

@@ -2,6 +2,7 @@ package facts
 
 import (
 	"regexp"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -51,6 +52,23 @@ func (f *Facts) lostAMD(_ *corev1.Pod, n *Node) (source, text string) {
 	if text != "" && newest["ModuleLoaded"].After(unloaded) && unloaded.After(newest["Rebooted"]) {
 		return "events ModuleUnloaded and ModuleLoaded of " + n.Object().String() + ", no newer event Rebooted",
 			"KMM replaced the AMD driver on the node without a reboot"
+	}
+	return source, text
+}
+
+// ofKernel reports that the node loaded the amdgpu module of its kernel: the ROCm driver also logs its own version.
+func (f *Facts) ofKernel(_ *corev1.Pod, n *Node) (source, text string) {
+	if n.Host == nil {
+		return "", ""
+	}
+	for i := range n.Host.KernelLog {
+		switch line := &n.Host.KernelLog[i]; {
+		case line.Priority >= 8: // written by a program
+		case strings.Contains(line.Text, "amdgpu version: "):
+			return "", ""
+		case strings.Contains(line.Text, "amdgpu kernel modesetting enabled"):
+			source, text = "nodes/"+n.Name+"/kernel.log", "amdgpu of kernel "+n.Status.NodeInfo.KernelVersion
+		}
 	}
 	return source, text
 }

@@ -93,11 +93,10 @@ func nvidias(names []string, spec *corev1.PodSpec) bool {
 	switch {
 	case has("sriov", "rdma", "network"): // NVIDIA also makes network adapters
 		return false
-	case has("nvidia", "hami"): // HAMi's plugins for other vendors contain the vendor's name instead
+	case has("nvidia"):
 		return true
-	case has("amd", "rocm", "radeon", "intel", "habana", "habanalabs", "habanaai", "gaudi", "cpu", "tpu", "npu",
-		"ascend", "neuron", "fpga", "xilinx", "furiosa", "metax", "cambricon"):
+	case has(otherVendors...), has("rocm", "habanalabs", "habanaai", "cpu", "npu", "fpga", "xilinx", "mlu", "dcu"):
 		return false
 	}
-	return has("gpu")
+	return has("gpu", "hami") // HAMi's plugins for other vendors also contain the vendor's name
 }

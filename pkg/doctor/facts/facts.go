@@ -17,6 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/platform"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
@@ -347,12 +348,13 @@ func OtherPCILabel(n *Node) (first string) {
 
 // OfOthers reports whether a label's value names another vendor's accelerator.
 func OfOthers(value string) bool {
-	value = strings.ToLower(value)
-	return slices.ContainsFunc([]string{
-		"amd", "radeon", "instinct", "gaudi", "habana", "inferentia", "trainium", "neuron", "tpu", "intel",
-	}, func(other string) bool {
-		return strings.Contains(value, other)
-	})
+	return words.ContainsAny(strings.ToLower(value), otherVendors)
+}
+
+// otherVendors contains names of other vendors and of their accelerators.
+var otherVendors = []string{
+	"amd", "radeon", "instinct", "gaudi", "habana", "inferentia", "trainium", "neuron", "tpu", "intel", "ascend",
+	"huawei", "cambricon", "metax", "iluvatar", "hygon", "enflame", "mthreads", "tenstorrent", "furiosa",
 }
 
 // IsGPUDevice reports whether a PCI device is a GPU (a display controller) and not an NVSwitch.

@@ -3,6 +3,7 @@ package facts
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,7 +41,7 @@ func (f *Facts) Restarting(pod *corev1.Pod) (last *corev1.ContainerStatus, kille
 			continue
 		}
 		oom := ended.Reason == "OOMKilled"
-		if !oom && (slices.Contains(stopped(), ended.ExitCode) || f.Age(pod) < settles) {
+		if !oom && (slices.Contains(stopped(), ended.ExitCode) && !f.probed(pod) || f.Age(pod) < settles) {
 			continue
 		}
 		between := ended.FinishedAt.Sub(pod.CreationTimestamp.Time) / time.Duration(s.RestartCount)
@@ -61,6 +62,13 @@ func (f *Facts) Restarting(pod *corev1.Pod) (last *corev1.ContainerStatus, kille
 // SIGHUP, SIGINT, SIGKILL or SIGTERM, for example after a failed probe. The exit code 255 means that the container was
 // lost when its node rebooted.
 func stopped() []int32 { return []int32{0, 129, 130, 137, 143, 255} }
+
+// probed reports whether the kubelet killed a container because of its liveness probe.
+func (f *Facts) probed(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(f.EventsOfPod(pod), func(e *corev1.Event) bool {
+		return strings.Contains(e.Message, "failed liveness probe")
+	})
+}
 
 // RestartEvidence quotes the last exit of a container in a pod, and its number of restarts.
 func RestartEvidence(pod *corev1.Pod, s *corev1.ContainerStatus) []finding.Evidence {
@@ -94,9 +102,9 @@ type RestartWords struct {
 
 // RestartWhy explains which restarts count.
 const RestartWhy = "A container was restarted at least three times, less than 12 hours apart, and has been running " +
-	"for no longer than three times the time between its failures. It was OOMKilled, or a signature matches a " +
-	"message from the failed instance. Restarts with an external cause (a reboot of the node, a failed probe) and " +
-	"restarts in a pod's first hour do not count."
+	"for no longer than three times the time between its failures. It was OOMKilled, its liveness probe timed out, " +
+	"or a signature matches a message from the failed instance. Restarts with another external cause (a reboot of the " +
+	"node) and restarts in a pod's first hour do not count."
 
 // RestartFinding returns a finding about a running pod that fails repeatedly. found is false if the pod does not fail
 // repeatedly, or if its node is down.

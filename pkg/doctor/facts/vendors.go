@@ -20,9 +20,12 @@ var vendors = []struct{ names, resources []string }{
 	{[]string{"neuron"}, []string{"aws.amazon.com/neuron"}},
 	{[]string{"efa"}, []string{"vpc.amazonaws.com/efa"}},
 	{[]string{"habana", "gaudi"}, []string{"habana.ai/"}},
+	{[]string{"ascend"}, []string{"huawei.com/"}},
+	{[]string{"cambricon", "mlu"}, []string{"cambricon.com/"}},
+	{[]string{"metax"}, []string{"metax-tech.com/"}},
 	{[]string{"tpu"}, []string{"google.com/tpu"}},
 	{[]string{"rdma", "sriov", "mofed"}, []string{"rdma", "hca", "mlnx", "sriov", "roce", "hostdev"}},
-	{[]string{"mig-manager", "nvidia", "hami"}, []string{"nvidia.com/"}},
+	{[]string{"mig-manager", "nvidia"}, []string{"nvidia.com/"}},
 }
 
 // ResourcesOf returns substrings of the resource names that a plugin or driver with the given name advertises.
@@ -32,6 +35,9 @@ func ResourcesOf(name string) []string {
 		if words.ContainsAny(name, v.names) {
 			all = append(all, v.resources...)
 		}
+	}
+	if len(all) == 0 && strings.Contains(name, "hami") { // its plugins for other vendors contain the vendor's name
+		all = []string{"nvidia.com/"}
 	}
 	return all
 }
@@ -58,20 +64,27 @@ func (f *Facts) unadvertised(pod *corev1.Pod) []signatures.Line {
 	return nil
 }
 
-// hasPluginFor reports whether the name or image of a DaemonSet, or the name of a pod, contains the vendor's name or
-// part of the name of a plugin that advertises the resource.
+// hasPluginFor reports whether a DaemonSet or a pod may advertise the resource: its name or image contains the vendor's
+// name or part of the name of a plugin that advertises the resource, or it is a device plugin of an unknown vendor.
 func (f *Facts) hasPluginFor(vendor, resource string) bool {
 	parts := []string{vendor}
 	for _, v := range vendors {
-		if slices.ContainsFunc(v.resources, func(part string) bool { return strings.Contains(resource, part) }) {
+		if words.ContainsAny(resource, v.resources) {
 			parts = append(parts, v.names...)
 		}
 	}
+	may := func(name string) bool {
+		return words.ContainsAny(name, parts) ||
+			words.ContainsAny(name, []string{"device-plugin", "deviceplugin"}) && len(ResourcesOf(name)) == 0
+	}
 	return slices.ContainsFunc(f.DaemonSets, func(d appsv1.DaemonSet) bool {
-		return words.ContainsAny(d.Name, parts) || slices.ContainsFunc(d.Spec.Template.Spec.Containers,
-			func(c corev1.Container) bool { return words.ContainsAny(c.Image, parts) })
+		images := ""
+		for _, c := range d.Spec.Template.Spec.Containers {
+			images += " " + c.Image
+		}
+		return may(d.Name + images)
 	}) || slices.ContainsFunc(f.Snapshot.Pods, func(pod corev1.Pod) bool {
-		return pod.Spec.NodeName != "" && words.ContainsAny(pod.Name, parts)
+		return pod.Spec.NodeName != "" && may(pod.Name)
 	})
 }
 

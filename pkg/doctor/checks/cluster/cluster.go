@@ -24,9 +24,9 @@ func Checks() []engine.Check {
 	return []engine.Check{
 		{
 			ID: "node.not-ready", Symptom: engine.Precise, Layer: finding.LayerCluster,
-			Title: "a GPU node is not Ready, or its kubelet has stopped reporting",
+			Title: "a GPU node is not Ready, or its kubelet has stopped reporting or starting pods",
 			Needs: []engine.Need{engine.NeedAPI},
-			Reads: "Node .status.conditions: Ready, and the conditions that report problems; the journal of the kubelet's unit; failing pods in the host's network",
+			Reads: "Node .status.conditions: Ready, and the conditions that report problems; the journal of the kubelet's unit; failing pods in the host's network; .status.startTime of pods",
 			Why:   "Pods do not start on a node that is not Ready. The condition's message is the first hint; other checks find what stopped the kubelet or the runtime. A new node is Info for 5 minutes, then a warning for up to 15 minutes unless a pod is waiting for it. A node that an autoscaler or the cloud provider is removing is Info.",
 			Explains: []string{
 				"sched.none-advertised", "sched.all-in-use", "sched.fragmented", "sched.insufficient-gpu",
@@ -123,15 +123,19 @@ func checkNotReady(f *facts.Facts, r *engine.Result) {
 			r.Unknown(n.Object(), "the node has no Ready condition")
 			continue
 		}
+		source, text := " .status.conditions[Ready]", strings.TrimSpace(ready.Reason+": "+ready.Message)
 		if ready.Status == corev1.ConditionTrue {
-			r.Pass(n.Object())
-			continue
+			source = ", status of its pods"
+			if text, ready.LastTransitionTime.Time = stuck(f, n); text == "" {
+				r.Pass(n.Object())
+				continue
+			}
 		}
 		issue := finding.Finding{
 			Object: n.Object(), Nodes: []string{n.Name}, Began: ready.LastTransitionTime.Time,
 			Evidence: []finding.Evidence{{
-				Source: n.Object().String() + " .status.conditions[Ready]", Time: ready.LastTransitionTime.Time,
-				Text: words.Clip(strings.TrimSpace(ready.Reason + ": " + ready.Message)),
+				Source: n.Object().String() + source, Time: ready.LastTransitionTime.Time,
+				Text: words.Clip(text),
 			}},
 		}
 		issue.Title, issue.Fix = notReady(n, ready)
@@ -180,6 +184,8 @@ func notReady(n *facts.Node, ready corev1.NodeCondition) (string, finding.Fix) {
 		shell.OnHost(n.Name, "sudo journalctl -u %s -n 100 --no-pager", runtime),
 	}
 	switch {
+	case ready.Status == corev1.ConditionTrue:
+		return "the node is Ready, but its kubelet starts no pods", finding.Fix{}
 	case words.ContainsAny(text, []string{
 		"container runtime is down", "runtime.v1.RuntimeService", "RuntimeReady=false", "container runtime not ready",
 		"container runtime status check",

@@ -46,7 +46,12 @@ func install(format string, values []string, args ...any) string {
 // explanation.
 func installPlugin(n *facts.Node) (text string, commands []string) {
 	values := tolerances(n, "tolerations")
-	commands = []string{install("helm upgrade --install nvdp %s --repo %s -n kube-system", values,
+	// Many clusters accept hostPath volumes only in kube-system, but AKS Automatic denies changes there.
+	command := "helm upgrade --install nvdp %s --repo %s -n kube-system"
+	if n.Distribution == facts.AKS {
+		command = "helm upgrade --install nvdp %s --repo %s -n nvidia-device-plugin --create-namespace"
+	}
+	commands = []string{install(command, values,
 		facts.ChartDevicePlugin, facts.ChartRepository(facts.ChartDevicePlugin))}
 	if len(values) > 0 {
 		text = " By default, the chart tolerates only the taint nvidia.com/gpu; the command sets tolerations for all " +

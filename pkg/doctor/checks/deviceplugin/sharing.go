@@ -161,64 +161,6 @@ func timeSlicingCheck() engine.Check {
 	}
 }
 
-// tellUnread reports a ConfigMap that shares GPUs and that the device plugin does not read, if pods wait for GPUs. It
-// returns false if there is none.
-func tellUnread(f *facts.Facts, r *engine.Result) bool {
-	d := scheduler.DaemonSetOf(f, nil, facts.DevicePlugin)
-	if d == nil || len(scheduler.Pending(f)) == 0 || slices.ContainsFunc(d.Spec.Template.Spec.Containers, readsFile) {
-		return false
-	}
-	for i := range f.ConfigMaps {
-		m := &f.ConfigMaps[i]
-		for _, name := range words.SortedKeys(m.Data) {
-			c, err := parsePluginConfig(m.Data[name])
-			if err != nil || c.shared() == nil || m.Namespace != d.Namespace {
-				continue
-			}
-			object := finding.Object{Kind: "ConfigMap", Namespace: m.Namespace, Name: m.Name}
-			r.Add(finding.Finding{
-				Object: object, Title: "the device plugin does not read the ConfigMap that shares GPUs",
-				Confidence: finding.Likely,
-				Fix:        letRead(f, d, m, name),
-				Evidence: []finding.Evidence{
-					finding.FieldEvidence(object, ".data["+name+"]", "sharing of %s", c.shared().Resources[0].Name),
-					finding.FieldEvidence(finding.Object{Kind: "DaemonSet", Namespace: d.Namespace, Name: d.Name},
-						".spec.template.spec.containers[]", "neither CONFIG_FILE nor --config-file"),
-				},
-			})
-			return true
-		}
-	}
-	return false
-}
-
-// letRead returns the fix by which a device plugin reads a configuration.
-func letRead(f *facts.Facts, d *appsv1.DaemonSet, m *corev1.ConfigMap, name string) finding.Fix {
-	const patch = `{"spec":{"template":{"spec":{"volumes":[{"name":"sharing","configMap":{"name":%q}}],"containers":` +
-		`[{"name":%q,"env":[{"name":"CONFIG_FILE","value":%q}],"volumeMounts":[{"name":"sharing",` +
-		`"mountPath":"/sharing"}]}]}}}}`
-	change := facts.ChangeOperator(f, "devicePlugin.config.name", m.Name)
-	if h, ok := facts.ReleaseOf(f, facts.ChartDevicePlugin); ok && h.Namespace == m.Namespace {
-		change = []string{facts.HelmUpgrade(h, "config.name="+m.Name)}
-	}
-	if change != nil {
-		return finding.Fix{Text: "Name the ConfigMap in the values.", Commands: change}
-	}
-	return finding.Fix{
-		Text: "Mount the ConfigMap in the device plugin's container, and set CONFIG_FILE to the file. The plugin " +
-			"reads its configuration only from this file, not from other environment variables. Keep the ConfigMap " +
-			"and the pods' requests as they are.",
-		Commands: []string{shell.Command("kubectl -n %s patch daemonset %s -p %s", d.Namespace, d.Name,
-			fmt.Sprintf(patch, m.Name, d.Spec.Template.Spec.Containers[0].Name, "/sharing/"+name))},
-	}
-}
-
-// readsFile reports whether a container of the device plugin reads a configuration file.
-func readsFile(c corev1.Container) bool {
-	return strings.Contains(strings.Join(slices.Concat(c.Command, c.Args), " "), "config-file") ||
-		slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return strings.HasPrefix(e.Name, "CONFIG_FILE") })
-}
-
 // checkShareRequests reports pods that were rejected because they request several shares.
 func checkShareRequests(f *facts.Facts, r *engine.Result) {
 	const refusal = "maximum request size for shared resources is 1"
@@ -305,7 +247,7 @@ func checkConfigs(f *facts.Facts, r *engine.Result, configs pluginConfigs) {
 			continue
 		}
 		if s := c.shared(); ok && s != nil {
-			checkReplicas(f, r, n, object, name, s)
+			checkReplicas(f, r, n, configs.in, name, s)
 		}
 	}
 	if shares != "" && !used && len(f.GPUNodes) > 0 {
@@ -340,7 +282,7 @@ func editConfigMap(m *corev1.ConfigMap) string {
 }
 
 // checkReplicas compares a node's capacity with the number of GPUs and the configured replicas.
-func checkReplicas(f *facts.Facts, r *engine.Result, n *facts.Node, object finding.Object, config string, s *sharing) {
+func checkReplicas(f *facts.Facts, r *engine.Result, n *facts.Node, in *corev1.ConfigMap, config string, s *sharing) {
 	count, err := strconv.ParseInt(n.Labels["nvidia.com/gpu.count"], 10, 64)
 	if err != nil || count == 0 {
 		return // feature discovery reports no GPU count
@@ -357,8 +299,14 @@ func checkReplicas(f *facts.Facts, r *engine.Result, n *facts.Node, object findi
 		return
 	}
 	want := s.Resources[at]
+	now := facts.GPUsOf(n.Status.Capacity) / count
+	replicas := strconv.FormatInt(now, 10)
+	old := now > 1 && n.Labels["nvidia.com/gpu.replicas"] == replicas // and no configuration sets this number
+	for _, text := range in.Data {
+		old = old && !strings.Contains(text+"\n", "replicas: "+replicas+"\n")
+	}
 	// A capacity of 0 has other causes, so it is not reported.
-	if want.Replicas < 2 || facts.GPUsOf(n.Status.Capacity) != count ||
+	if want.Replicas < 2 || facts.GPUsOf(n.Status.Capacity) != count && !old ||
 		!slices.ContainsFunc(
 			facts.Current(n, facts.DevicePlugin),
 			func(pod *corev1.Pod) bool { return facts.UpFor(f, pod) > facts.OperandGrace },
@@ -373,11 +321,19 @@ func checkReplicas(f *facts.Facts, r *engine.Result, n *facts.Node, object findi
 		Evidence: append(facts.LabelEvidence(n, configLabel, "nvidia.com/gpu.count", "nvidia.com/gpu.replicas",
 			"nvidia.com/gpu.sharing-strategy"),
 			finding.FieldEvidence(n.Object(), ".status.capacity", "%s", facts.GPUText(n.Status.Capacity)),
-			finding.FieldEvidence(object, ".data["+config+"]", "replicas: %d", want.Replicas)),
+			finding.FieldEvidence(finding.Object{Kind: "ConfigMap", Namespace: in.Namespace, Name: in.Name},
+				".data["+config+"]", "replicas: %d", want.Replicas)),
 		Fix: finding.Fix{
-			Text:     "Restart the device plugin: without the operator's config-manager, the plugin reads its configuration only when it starts.",
+			Text: "Restart the device plugin, and then GPU feature discovery: they do not read the ConfigMap again " +
+				"when it changes.",
 			Commands: restartPlugins(n),
 		},
+	}
+	if old {
+		found.Title = strings.Replace(found.Title, "are not shared", "are shared by "+replicas, 1)
+		if len(scheduler.Pending(f)) > 0 {
+			found.Severity = finding.Error
+		}
 	}
 	for _, pod := range facts.Current(n, facts.DevicePlugin) {
 		if e, ok := facts.LogEvidence(

@@ -106,7 +106,10 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 		ours := f.UsesGPU(pod) || facts.ComponentOf(pod.Labels, &pod.Spec) != ""
 		switch {
 		case facts.OtherAccelerator(pod) != "" && inTrouble(f, pod): // reported by wl.other-accelerator
-		case len(pod.Spec.ResourceClaims) > 0 && pod.Spec.NodeName == "": // reported by the DRA layer
+		case len(pod.Spec.ResourceClaims) > 0 && pod.Spec.NodeName == "" &&
+			!slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+				return strings.Contains(c.Message, "resource class ") // before Kubernetes 1.31
+			}): // reported by the DRA layer
 		case slices.Contains(f.FailingPlacers(), pod): // reported by sched.queued
 		case slices.Contains(helpers, pod): // reported by sched.volume
 		case inTrouble(f, pod) && (!ours || pod.DeletionTimestamp != nil):

@@ -112,9 +112,9 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 		}
 		if i := slices.IndexFunc(scarce, func(name string) bool { return !isCore(corev1.ResourceName(name)) }); i >= 0 {
 			v.Fix = finding.Fix{
-				Text: fmt.Sprintf("Find out which pods hold %[1]s on these nodes. If the nodes advertise less than "+
-					"they have, repair the device plugin that advertises %[1]s: its log contains the "+
-					"reason.", scarce[i]),
+				Text: fmt.Sprintf("If the nodes advertise less %[1]s than they have (see below), repair the device "+
+					"plugin that advertises it: its log contains the reason. Otherwise, find out which pods hold it.",
+					scarce[i]),
 				Commands: []string{
 					shell.Command("kubectl get node %s -o jsonpath='{.status.capacity}{\"\\n\"}{.status.allocatable}{\"\\n\"}'",
 						roomy[0].Name),
