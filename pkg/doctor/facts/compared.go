@@ -33,11 +33,12 @@ import (
 //	conflict: no GPU in container NAME, RESOURCE in container NAME    the failing container requests no GPU
 //	conflict: hostNetwork, dnsPolicy POLICY                  the pod uses its node's DNS servers
 //	conflict: model PATH, volumes at PATHS                   no volume of the container contains the model
-//	missing: PATH, in (no volume | KIND NAME at PATH)(, named by ARGUMENT)    a failed container does not find a file
+//	missing: PATH, in (no volume | KIND NAME at PATH)(, named by ARGUMENT(; Pod NAME mounts the KIND NAME at PATH.))
 //	conflict: PATH has the mount path PATH twice             in an argument or variable
 //	conflict: denied PATH, (no volume | hostPath NAME at PATH), user NUMBER
 //	conflict: writes PATH, in (ConfigMap | Secret) NAME at PATH    these volumes are read-only
 //	peer NAME logs: LINE                                     the last error of a pod that refuses a connection
+//	refused at ADDRESS:PORT, Pod NAME listens on port PORT: LINE    the pod at this address, according to its log
 //	covered: PATH by volume NAME at PATH                     a volume hides the program in the image
 //	GPUs off: NVIDIA_VISIBLE_DEVICES=VALUE, WHO set it       the variable hides the GPUs
 //	volume full: claim NAME at PATH: MESSAGE                 a write fails because the volume is full
@@ -63,6 +64,7 @@ import (
 //	libraries VERSION, module VERSION since it was loaded        versions of the node's driver
 //	fills the disk: container NAME wrote SIZE of the SIZE of the node    an evicted pod wrote outside its volumes
 //	conflict: LMCACHE_MAX_LOCAL_DISK_SIZE=SIZE x COUNT workers is SIZE, the node has SIZE
+//	conflict: SETTING=SIZE x COUNT workers is SIZE, (the node has | the memory limit is) SIZE    a buffer in host memory
 //	conflict: KServe's defaults of 1 CPU and 2Gi memory in container NAME, no GPU requested
 //	conflict: volume NAME of gcsfuse.csi.storage.gke.io, no annotation gke-gcsfuse/volumes and no sidecar
 //	volume held: claim NAME by Pod NAME on NODE, (an old pod of Deployment NAME | no controller and no GPU)
@@ -92,10 +94,10 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.hangsOnlyHere, f.worksAsRoot, f.defaultLost, f.heldByConsole, f.staleOSTree,
 		f.probedElsewhere, f.loopbackOnly, f.otherContainersGPU, f.nodesDNS, f.covered, f.modelOutside,
 		f.meshed, f.NamesPeers, f.overReserved, f.otherContainersToken, f.readOnlyRoot, f.withoutClass, f.withoutNRI,
-		f.movedPlugins, f.withoutOperator, f.mixedAtBoot, f.fillsDisk, f.diskPerWorker, f.kserveDefaults,
+		f.movedPlugins, f.withoutOperator, f.mixedAtBoot, f.fillsDisk, f.diskPerWorker, f.memoryPerWorker, f.kserveDefaults,
 		f.withoutSidecar, f.unreadEnv,
 		f.heldVolume, f.unexpanded, f.defaultLimit, f.OtherDomain, f.otherKubelet, f.driverElsewhere, f.switchedOff,
-		f.missingFile, f.mountedTwice, f.refusedByPeer, f.silent, f.withoutDeviceshare, f.LeftOver,
+		f.missingFile, f.mountedTwice, f.refusedByPeer, f.movedPort, f.silent, f.withoutDeviceshare, f.LeftOver,
 		f.smiWorks, f.lostAMD,
 	} {
 		if source, text := compare(pod, n); text != "" {

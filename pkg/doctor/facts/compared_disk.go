@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -58,29 +59,67 @@ func (f *Facts) diskPerWorker(pod *corev1.Pod, n *Node) (source, text string) {
 	disk := n.Allocatable(corev1.ResourceEphemeralStorage)
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
-		all := wordsOf(c)
-		dir := strings.TrimPrefix(strings.Join(EnvOf(c.Env, "LMCACHE_LOCAL_DISK"), ""), "file://")
-		size, err := strconv.ParseFloat(strings.Join(EnvOf(c.Env, bound), ""), 64)
-		if dir == "" || err != nil || disk == 0 {
+		dir := strings.TrimPrefix(setting(c, "LMCACHE_LOCAL_DISK"), "file://")
+		if dir == "" || disk == 0 || strings.HasPrefix(volumeAt(pod, c, dir), "claim ") {
 			continue
 		}
-		if strings.HasPrefix(volumeAt(pod, c, dir), "claim ") {
-			continue
-		}
-		workers := 1.0
-		for _, names := range [][]string{
-			{"--tensor-parallel-size", "--tensor_parallel_size", "-tp"}, {"--pipeline-parallel-size", "-pp"},
-		} {
-			if count, err := strconv.ParseFloat(argument(all, names...), 64); err == nil {
-				workers *= max(count, 1)
-			}
-		}
-		if whole := int64(size*workers) << 30; whole > disk-disk/5 {
-			return PodObject(pod).String() + ", container " + c.Name + " .env and .args, and .status.allocatable of " +
-					n.Object().String(),
-				fmt.Sprintf("conflict: %s=%g x %g workers is %s, the node has %s", bound, size, workers, gib(whole),
-					gib(disk))
+		if text = perWorker(c, bound, disk-disk/5); text != "" {
+			return perWorkerSource(pod, c, n), text + ", the node has " + gib(disk)
 		}
 	}
 	return "", ""
+}
+
+// memoryPerWorker reports a buffer in the host's memory that exceeds the container's memory limit or the node's memory.
+// The size of the buffer, in GiB, applies to each worker.
+func (f *Facts) memoryPerWorker(pod *corev1.Pod, n *Node) (source, text string) {
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		memory, of := n.Allocatable(corev1.ResourceMemory), "the node has "
+		if limit := c.Resources.Limits.Memory().Value(); limit > 0 && limit < memory {
+			memory, of = limit, "the memory limit is "
+		}
+		buffers := []string{"--swap-space", "--cpu-offload-gb"} // of vLLM
+		if !strings.EqualFold(setting(c, "LMCACHE_LOCAL_CPU"), "false") {
+			buffers = append(buffers, "LMCACHE_MAX_LOCAL_CPU_SIZE")
+		}
+		for _, name := range buffers {
+			if text = perWorker(c, name, memory); text != "" && memory > 0 {
+				return perWorkerSource(pod, c, n), text + ", " + of + gib(memory)
+			}
+		}
+	}
+	return "", ""
+}
+
+func perWorkerSource(pod *corev1.Pod, c *corev1.Container, n *Node) string {
+	return PodObject(pod).String() + ", container " + c.Name + " .env, .args and .resources, and " +
+		".status.allocatable of " + n.Object().String()
+}
+
+// setting returns the value of an environment variable that is set in a container's env or in its shell command, or of a
+// flag.
+func setting(c *corev1.Container, name string) string {
+	return cmp.Or(strings.Join(EnvOf(c.Env, name), ""), argument(wordsOf(c), name))
+}
+
+// perWorker compares a setting in GiB, times the number of workers, with the available bytes.
+func perWorker(c *corev1.Container, name string, available int64) string {
+	size, err := strconv.ParseFloat(setting(c, name), 64)
+	if err != nil {
+		return ""
+	}
+	workers, all := 1.0, wordsOf(c)
+	for _, names := range [][]string{
+		{"--tensor-parallel-size", "--tensor_parallel_size", "-tp"}, {"--pipeline-parallel-size", "-pp"},
+	} {
+		if count, err := strconv.ParseFloat(argument(all, names...), 64); err == nil {
+			workers *= max(count, 1)
+		}
+	}
+	whole := int64(size*workers) << 30
+	if whole <= available {
+		return ""
+	}
+	return fmt.Sprintf("conflict: %s=%g x %g workers is %s", name, size, workers, gib(whole))
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
 // This file compares the paths in a container's arguments and errors with its volumes, and a pod with the log of a
@@ -14,7 +16,8 @@ import (
 // absent matches the path of a missing file in messages from Python, Go, C and shells, and in messages about a model
 // directory.
 var absent = regexp.MustCompile(
-	`(?:No such file or directory: |Repo id must [^/]{0,120}|local directory specified: )'(/[^']+)'|` +
+	`(?:No such file or directory: |Repo id must [^/]{0,120}|local directory specified: |` +
+		`OSError: Can't load [\w ]+ (?:of|for) )'(/[^']+)'|` +
 		`\b(?:open|stat|lstat|chdir|read) (/\S+): no such file|` +
 		`(?:cannot (?:open|access|stat)|can't open(?: file)?) ['"]?(/[^\s'":]+)['"]?: .*No such file|` +
 		`^\S*?(?:error|Error): (/[^\s:]+): No such file`,
@@ -79,7 +82,13 @@ func (f *Facts) missingFile(pod *corev1.Pod, _ *Node) (source, text string) {
 			for _, named := range settingsOf(c) {
 				if path.IsAbs(named[1]) && len(named[1]) > 1 && under(file, named[1]) {
 					by = ", named by " + named[0]
+					if named[0] != "" && named[0] == strings.ToLower(named[0]) && named[0][0] != '-' {
+						by = ", named by the argument of " + named[0]
+					}
 				}
+			}
+			if in == "no volume" && by != "" {
+				by += f.mountedIn(pod, file)
 			}
 			if in != "no volume" || by != "" { // otherwise, the file belongs to the image
 				source, text = pathSource(pod, c), "missing: "+file+", in "+in+by
@@ -87,6 +96,22 @@ func (f *Facts) missingFile(pod *corev1.Pod, _ *Node) (source, text string) {
 		}
 	}
 	return source, text
+}
+
+// mountedIn describes another pod in the namespace that mounts a volume for a path, or returns "".
+func (f *Facts) mountedIn(pod *corev1.Pod, file string) string {
+	for i := range f.Snapshot.Pods {
+		other := &f.Snapshot.Pods[i]
+		if other.Namespace != pod.Namespace || other.Name == pod.Name || Ended(other) {
+			continue
+		}
+		for c := range Containers(other) {
+			if in := volumeAt(other, c, file); strings.HasPrefix(in, "claim ") || strings.HasPrefix(in, "hostPath ") {
+				return "; Pod " + other.Name + " mounts the " + in + "."
+			}
+		}
+	}
+	return ""
 }
 
 func pathSource(pod *corev1.Pod, c *corev1.Container) string {
@@ -125,4 +150,43 @@ func (f *Facts) refusedByPeer(pod *corev1.Pod, _ *Node) (source, text string) {
 		}
 	}
 	return "", ""
+}
+
+// refusedPort matches the address of a refused connection, and listensAt the port on which a program starts the service
+// that coordinates a job.
+var (
+	refusedPort = regexp.MustCompile(`\b(\d+\.\d+\.\d+\.\d+):(\d+)\b.*onnection refused|onnection refused.*?` +
+		`\b(\d+\.\d+\.\d+\.\d+):(\d+)\b`)
+	listensAt = regexp.MustCompile(`(?i)\b(?:start|listen|serv|bound)\w*\b.*` +
+		`(?:coordinat|distributed service|rendezvous|tcpstore|master).* (?:on|at|to) \S*?:(\d+)\b`)
+)
+
+// movedPort reports a pod that refuses a connection, but that coordinates the job on another port according to its log.
+func (f *Facts) movedPort(pod *corev1.Pod, _ *Node) (source, text string) {
+	refused, _ := f.GrepLogs(pod, "onnection refused")
+	m := refusedPort.FindStringSubmatch(refused.Text)
+	if m == nil {
+		return "", ""
+	}
+	host, port := m[1]+m[3], m[2]+m[4]
+	for i := range f.Snapshot.Pods {
+		peer := &f.Snapshot.Pods[i]
+		if peer.Namespace != pod.Namespace || peer.Status.PodIP != host {
+			continue
+		}
+		for _, l := range f.LogsOf(peer) {
+			for line := range strings.Lines(l.Text) {
+				switch at := listensAt.FindStringSubmatch(line); {
+				case at == nil:
+				case at[1] == port:
+					return "", ""
+				default:
+					source = LogSource(l)
+					text = "refused at " + host + ":" + port + ", Pod " + peer.Name + " listens on port " + at[1] + ": " +
+						strings.TrimSpace(line)
+				}
+			}
+		}
+	}
+	return source, words.Clip(text)
 }

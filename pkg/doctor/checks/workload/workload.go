@@ -206,10 +206,13 @@ func checkOOMKilled(f *facts.Facts, r *engine.Result) {
 			if killed == nil || killed.Reason != "OOMKilled" || len(f.Troubles(pod)) == 0 {
 				continue
 			}
-			limit := "none"
+			limit, less := "none", "load less into the host's memory (fewer data loader workers, weights loaded in parts)."
+			fix := "The container has no memory limit, so its node ran out of memory: " + less +
+				" Or request as much memory as the program needs, so that the pod gets a node that has it."
 			for _, spec := range append(pod.Spec.Containers, pod.Spec.InitContainers...) {
 				if q, ok := spec.Resources.Limits[corev1.ResourceMemory]; ok && spec.Name == c.Name {
 					limit = q.String()
+					fix = "Raise the container's memory limit, as far as the node has memory, or " + less
 				}
 			}
 			r.Add(finding.Finding{
@@ -227,11 +230,7 @@ func checkOOMKilled(f *facts.Facts, r *engine.Result) {
 						Text:   limit,
 					},
 				},
-				Fix: finding.Fix{
-					Text: "Raise the container's memory limit, or load less into the host's memory (fewer data " +
-						"loader workers, weights loaded in parts). Without a limit, the node ran out of memory.",
-					Commands: facts.EditCommands(pod),
-				},
+				Fix: finding.Fix{Text: fix, Commands: facts.EditCommands(pod)},
 			})
 		}
 	}
