@@ -33,7 +33,7 @@ import (
 //	conflict: no GPU in container NAME, RESOURCE in container NAME    the failing container requests no GPU
 //	conflict: hostNetwork, dnsPolicy POLICY                  the pod uses its node's DNS servers
 //	conflict: model PATH, volumes at PATHS                   no volume of the container contains the model
-//	missing: PATH, in (no volume | KIND NAME at PATH)(, named by ARGUMENT(; Pod NAME mounts the KIND NAME at PATH.))
+//	missing: PATH, in (no volume | KIND NAME at PATH)(, named by ARGUMENT(; Pod NAME mounts the KIND NAME.))
 //	conflict: PATH has the mount path PATH twice             in an argument or variable
 //	conflict: denied PATH, (no volume | hostPath NAME at PATH), user NUMBER
 //	conflict: writes PATH, in (ConfigMap | Secret) NAME at PATH    these volumes are read-only
@@ -64,7 +64,7 @@ import (
 //	libraries VERSION, module VERSION since it was loaded        versions of the node's driver
 //	fills the disk: container NAME wrote SIZE of the SIZE of the node    an evicted pod wrote outside its volumes
 //	conflict: LMCACHE_MAX_LOCAL_DISK_SIZE=SIZE x COUNT workers is SIZE, the node has SIZE
-//	conflict: SETTING=SIZE x COUNT workers is SIZE, (the node has | the memory limit is) SIZE    a buffer in host memory
+//	conflict: SETTING=SIZE x COUNT workers is SIZE, (the node has | the memory limit is) SIZE    in host memory
 //	conflict: KServe's defaults of 1 CPU and 2Gi memory in container NAME, no GPU requested
 //	conflict: volume NAME of gcsfuse.csi.storage.gke.io, no annotation gke-gcsfuse/volumes and no sidecar
 //	volume held: claim NAME by Pod NAME on NODE, (an old pod of Deployment NAME | no controller and no GPU)

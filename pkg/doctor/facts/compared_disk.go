@@ -97,8 +97,7 @@ func perWorkerSource(pod *corev1.Pod, c *corev1.Container, n *Node) string {
 		".status.allocatable of " + n.Object().String()
 }
 
-// setting returns the value of an environment variable that is set in a container's env or in its shell command, or of a
-// flag.
+// setting returns the value of an environment variable, which a container's env or shell command sets, or of a flag.
 func setting(c *corev1.Container, name string) string {
 	return cmp.Or(strings.Join(EnvOf(c.Env, name), ""), argument(wordsOf(c), name))
 }

@@ -182,8 +182,8 @@ func (f *Facts) movedPort(pod *corev1.Pod, _ *Node) (source, text string) {
 					return "", ""
 				default:
 					source = LogSource(l)
-					text = "refused at " + host + ":" + port + ", Pod " + peer.Name + " listens on port " + at[1] + ": " +
-						strings.TrimSpace(line)
+					text = "refused at " + host + ":" + port + ", Pod " + peer.Name + " listens on port " + at[1] +
+						": " + strings.TrimSpace(line)
 				}
 			}
 		}

@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -126,8 +127,12 @@ func (f *Facts) linesOfPod(pod *corev1.Pod) []signatures.Line {
 			}
 		}
 	}
+	var probes []*corev1.Event
 	for _, e := range f.EventsOfPod(pod) {
-		if e.Type == corev1.EventTypeWarning || e.Reason == "NotTriggerScaleUp" {
+		switch {
+		case e.Reason == "Unhealthy" && exitedItself(pod):
+			probes = append(probes, e) // the probes failed because the program exited
+		case e.Type == corev1.EventTypeWarning, e.Reason == "NotTriggerScaleUp":
 			add(signatures.Event, "", Quote(e))
 		}
 	}
@@ -152,7 +157,23 @@ func (f *Facts) linesOfPod(pod *corev1.Pod) []signatures.Line {
 			)
 		}
 	}
+	for _, e := range probes {
+		add(signatures.Event, "", Quote(e))
+	}
 	return append(all, f.specOf(pod)...)
+}
+
+// exitedItself reports whether each container in the pod that last failed did so without a signal from the kubelet or
+// the kernel.
+func exitedItself(pod *corev1.Pod) (exited bool) {
+	for s := range Statuses(pod) {
+		if t := cmp.Or(s.State.Terminated, s.LastTerminationState.Terminated); t != nil && t.ExitCode != 0 {
+			if exited = t.ExitCode < 128; !exited {
+				return false
+			}
+		}
+	}
+	return exited
 }
 
 // Heads returns the first lines of pods' logs, in which programs log the devices that they use.
