@@ -68,6 +68,7 @@ import (
 //	conflict: KServe's defaults of 1 CPU and 2Gi memory in container NAME, no GPU requested
 //	conflict: volume NAME of gcsfuse.csi.storage.gke.io, no annotation gke-gcsfuse/volumes and no sidecar
 //	volume held: claim NAME by Pod NAME on NODE, (an old pod of Deployment NAME | no controller and no GPU)
+//	claim NAME in NAMESPACE waits for its first consumer, and no pod mounts it: LINE    the pod waits for the claim
 //	conflict: uses NAME, but the DNS domain of the cluster is DOMAIN
 //	unexpanded: $(NAME) in container NAME                        the shell runs NAME as a command
 //	default limit: RESOURCE QUANTITY, of LimitRange NAME         the API server rejected pods, according to a log
@@ -96,9 +97,9 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.meshed, f.NamesPeers, f.overReserved, f.otherContainersToken, f.readOnlyRoot, f.withoutClass, f.withoutNRI,
 		f.movedPlugins, f.withoutOperator, f.mixedAtBoot, f.fillsDisk, f.diskPerWorker, f.memoryPerWorker,
 		f.kserveDefaults, f.withoutSidecar, f.unreadEnv,
-		f.heldVolume, f.unexpanded, f.defaultLimit, f.OtherDomain, f.otherKubelet, f.driverElsewhere, f.switchedOff,
-		f.missingFile, f.mountedTwice, f.refusedByPeer, f.movedPort, f.silent, f.withoutDeviceshare, f.LeftOver,
-		f.smiWorks, f.lostAMD,
+		f.heldVolume, f.waitsForBinding, f.unexpanded, f.defaultLimit, f.OtherDomain, f.otherKubelet, f.driverElsewhere,
+		f.switchedOff, f.missingFile, f.mountedTwice, f.refusedByPeer, f.movedPort, f.silent, f.withoutDeviceshare,
+		f.LeftOver, f.smiWorks, f.lostAMD,
 	} {
 		if source, text := compare(pod, n); text != "" {
 			all = append(all, signatures.Line{

@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
 // This file compares a pod with the objects that keep it waiting or prevent it from using a resource.
@@ -120,4 +122,46 @@ func (f *Facts) defaultLimit(pod *corev1.Pod, _ *Node) (source, text string) {
 		}
 	}
 	return "", ""
+}
+
+// waitsForBinding reports a claim that is bound only when a pod uses it, but no pod does, if this pod's log states that
+// the pod waits for the claim.
+func (f *Facts) waitsForBinding(pod *corev1.Pod, _ *Node) (source, text string) {
+	if words.ContainsAny(pod.Name, []string{"provisioner", "csi"}) {
+		return "", "" // reports the claims of others
+	}
+	for _, e := range Once(f, unusedClaims) {
+		for _, l := range f.LogsOf(pod) {
+			for line := range strings.Lines(l.Text) {
+				at, ok := timeOf(line, f.Now)
+				if ok && f.Now.Sub(at) < errorCounts && strings.Contains(line, e.InvolvedObject.Name) &&
+					awaitsBinding.MatchString(line) {
+					source = LogSource(l) + ", and event WaitForFirstConsumer of the claim"
+					text = "claim " + e.InvolvedObject.Name + " in " + e.InvolvedObject.Namespace +
+						" waits for its first consumer, and no pod mounts it: " + words.Clip(strings.TrimSpace(line))
+				}
+			}
+		}
+	}
+	return source, text
+}
+
+// awaitsBinding matches log lines about a claim that is not bound yet.
+var awaitsBinding = regexp.MustCompile(`(?i)\b(?:pending|unbound)\b|\b(?:not|yet|to be|until|want)\W.{0,20}\bbound\b`)
+
+// unusedClaims returns the events of claims that have been waiting for their first consumer for a while, although no
+// pod mounts them.
+func unusedClaims(f *Facts) (all []*corev1.Event) {
+	for _, e := range f.Events {
+		of := e.InvolvedObject
+		first := e.FirstTimestamp.Time
+		if of.Kind == "PersistentVolumeClaim" && e.Reason == "WaitForFirstConsumer" && !first.IsZero() &&
+			f.Now.Sub(first) > processed && f.Now.Sub(EventTime(e)) < processed &&
+			!slices.ContainsFunc(f.Snapshot.Pods, func(pod corev1.Pod) bool {
+				return pod.Namespace == of.Namespace && mounts(&pod, of.Name)
+			}) {
+			all = append(all, e)
+		}
+	}
+	return all
 }

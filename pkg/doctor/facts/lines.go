@@ -3,6 +3,7 @@ package facts
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -89,6 +90,9 @@ func (f *Facts) linesOnce(of any, read func() []signatures.Line) []signatures.Li
 	return lines
 }
 
+// failed matches the types of conditions that controllers set to true on a pod that has a problem.
+var failed = regexp.MustCompile(`Invalid|Fail|Error|NotResponding|Unhealthy|Degraded|Rejected`)
+
 func (f *Facts) linesOfPod(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
 	add := func(place signatures.Place, container string, e finding.Evidence) {
@@ -101,13 +105,12 @@ func (f *Facts) linesOfPod(pod *corev1.Pod) []signatures.Line {
 			strings.TrimPrefix(pod.Status.Reason+": "+pod.Status.Message, ": ")))
 	}
 	for _, c := range pod.Status.Conditions {
-		if c.Status != corev1.ConditionTrue && c.Message != "" {
-			add(
-				signatures.Status,
-				"",
-				finding.FieldEvidence(PodObject(pod), ".status.conditions["+string(c.Type)+"]", "%s: %s",
-					c.Reason, c.Message),
-			)
+		if field := ".status.conditions[" + string(c.Type) + "]"; c.Message == "" {
+			continue
+		} else if c.Status != corev1.ConditionTrue {
+			add(signatures.Status, "", finding.FieldEvidence(PodObject(pod), field, "%s: %s", c.Reason, c.Message))
+		} else if failed.MatchString(string(c.Type)) {
+			add(signatures.Status, "", finding.FieldEvidence(PodObject(pod), field, "%s: %s", c.Type, c.Message))
 		}
 	}
 	for s := range Statuses(pod) {

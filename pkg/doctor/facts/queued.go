@@ -32,8 +32,9 @@ type Queued struct {
 	Object   finding.Object
 	Resource string   // resource name for kubectl: workloads.kueue.x-k8s.io
 	Pods     []string // "namespace/name" of the pods that are held back
-	// Full is true if the work is waiting only for quota that other work uses.
-	Full bool
+	// Full is true if the work is waiting only for quota that other work uses, or for room on the nodes of a topology,
+	// in which case OnNodes is true.
+	Full, OnNodes bool
 	// Unprocessed is true if no controller has set a status or reported an event.
 	Unprocessed bool
 	// Evidence contains the results of comparing the work with its queue, the nodes and other work, and the messages in
@@ -139,6 +140,7 @@ func findQueued(facts *Facts) []Queued {
 			return slices.ContainsFunc(q.Evidence, func(e finding.Evidence) bool { return re.MatchString(e.Text) })
 		}
 		q.Full = matches(quotaInUse) && !matches(problem)
+		q.OnNodes = q.Full && !matches(noQuotaLeft)
 		all = append(all, q)
 	}
 	return all
@@ -166,7 +168,9 @@ var (
 		`is StrictFIFO, and is waiting:|^queues\.\S+ \S+: allocated `)
 	problem = regexp.MustCompile(`PodsReady timeout|maximum number of re-queuing retries|is deactivated|` +
 		`Can't admit new|outside of Kueue hold|^quota of|without pods|lower priority hold|` +
-		`a flavor has enough free quota|^Reconciler error`)
+		`a flavor has enough free quota|^Reconciler error|^no toleration for `)
+	// noQuotaLeft matches the messages about quota among these.
+	noQuotaLeft = regexp.MustCompile(`unused quota|StrictFIFO|^queues\.`)
 )
 
 // groupKeys are the annotations and labels with which pods specify their group, by the API group of the PodGroup.

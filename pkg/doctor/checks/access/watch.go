@@ -59,11 +59,11 @@ func reportUnwatched(f *facts.Facts, r *engine.Result) {
 		found.Title = "the pod runs, but its service account " + m[2] + " may not list " + m[3]
 		found.Cause = "A program that finds its backends or objects through the Kubernetes API finds none. The other " +
 			"pods are unrelated to this."
-		found.Fix.Text = "If the program needs this (service discovery in a router, a controller), create a Role with " +
-			"get, list and watch for " + m[3] + " in the namespace that the message names, and a RoleBinding. "
+		found.Fix.Text = "If the program needs this (service discovery in a router, a controller), create a Role " +
+			"with get, list and watch for " + m[3] + " in the namespace that the message names, and a RoleBinding. "
 		if m[2] == "default" {
-			found.Fix.Text += "All pods without serviceAccountName use the service account default, so create one for " +
-				"this program, and set serviceAccountName in the object that owns the pod."
+			found.Fix.Text += "All pods without serviceAccountName use the service account default, so create one " +
+				"for this program, and set serviceAccountName in the object that owns the pod."
 		} else {
 			found.Fix.Text += "Bind it to the service account " + m[2] + ", or upgrade the chart that installed both."
 		}

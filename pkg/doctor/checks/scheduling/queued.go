@@ -57,6 +57,11 @@ func checkQueued(f *facts.Facts, r *engine.Result) {
 			found.Fix.Text = "Wait until other work in the queue finishes, or raise the queue's quota, but not above " +
 				"the capacity of the nodes."
 		}
+		if q.OnNodes {
+			found.Title = "GPU work is waiting until the nodes of its topology have room"
+			found.Fix.Text = "Wait until other work on these nodes finishes. A larger quota does not help. If the " +
+				"nodes have room, compare their labels, taints and free CPU and memory with the work's pods."
+		}
 		r.Add(found)
 	}
 }
