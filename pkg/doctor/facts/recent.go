@@ -40,8 +40,8 @@ func (f *Facts) LastErrors(pod *corev1.Pod) []signatures.Line {
 	return slices.DeleteFunc(lines, func(line signatures.Line) bool { return line.Place != signatures.Log })
 }
 
-// PersistentError returns the last line in a running pod's log that matches a regular expression and reports a persistent
-// failure, and its groups.
+// PersistentError returns the last line in a running pod's log that matches a regular expression and reports a
+// persistent failure, and its groups.
 func (f *Facts) PersistentError(pod *corev1.Pod, re *regexp.Regexp) (e finding.Evidence, groups []string) {
 	for _, l := range f.LogsOf(pod) {
 		if l.Previous || !re.MatchString(l.Text) {
