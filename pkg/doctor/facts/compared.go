@@ -33,12 +33,12 @@ import (
 //	conflict: no GPU in container NAME, RESOURCE in container NAME    the failing container requests no GPU
 //	conflict: hostNetwork, dnsPolicy POLICY                  the pod uses its node's DNS servers
 //	conflict: model PATH, volumes at PATHS                   no volume of the container contains the model
-//	missing: PATH, in (no volume | KIND NAME at PATH)(, named by ARGUMENT(; Pod NAME mounts the KIND NAME.))
+//	missing: PATH, in (no volume | KIND NAME at PATH)(, named by ARGUMENT)    a failed container does not find a file
 //	conflict: PATH has the mount path PATH twice             in an argument or variable
 //	conflict: denied PATH, (no volume | hostPath NAME at PATH), user NUMBER
 //	conflict: writes PATH, in (ConfigMap | Secret) NAME at PATH    these volumes are read-only
 //	peer NAME logs: LINE                                     the last error of a pod that refuses a connection
-//	refused at ADDRESS:PORT, Pod NAME listens on port PORT: LINE    the pod at this address, according to its log
+//	refused, but Pod NAME listens on port PORT: LINE         the pod at the address in LINE, according to its log
 //	covered: PATH by volume NAME at PATH                     a volume hides the program in the image
 //	GPUs off: NVIDIA_VISIBLE_DEVICES=VALUE, WHO set it       the variable hides the GPUs
 //	volume full: claim NAME at PATH: MESSAGE                 a write fails because the volume is full

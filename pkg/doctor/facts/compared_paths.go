@@ -87,31 +87,12 @@ func (f *Facts) missingFile(pod *corev1.Pod, _ *Node) (source, text string) {
 					}
 				}
 			}
-			if in == "no volume" && by != "" {
-				by += f.mountedIn(pod, file)
-			}
 			if in != "no volume" || by != "" { // otherwise, the file belongs to the image
 				source, text = pathSource(pod, c), "missing: "+file+", in "+in+by
 			}
 		}
 	}
 	return source, text
-}
-
-// mountedIn describes another pod in the namespace that mounts a volume for a path, or returns "".
-func (f *Facts) mountedIn(pod *corev1.Pod, file string) string {
-	for i := range f.Snapshot.Pods {
-		other := &f.Snapshot.Pods[i]
-		if other.Namespace != pod.Namespace || other.Name == pod.Name || Ended(other) {
-			continue
-		}
-		for c := range Containers(other) {
-			if in := volumeAt(other, c, file); strings.HasPrefix(in, "claim ") || strings.HasPrefix(in, "hostPath ") {
-				return "; Pod " + other.Name + " mounts the " + in + "."
-			}
-		}
-	}
-	return ""
 }
 
 func pathSource(pod *corev1.Pod, c *corev1.Container) string {
@@ -152,41 +133,19 @@ func (f *Facts) refusedByPeer(pod *corev1.Pod, _ *Node) (source, text string) {
 	return "", ""
 }
 
-// refusedPort matches the address of a refused connection, and listensAt the port on which a program starts the service
-// that coordinates a job.
-var (
-	refusedPort = regexp.MustCompile(`\b(\d+\.\d+\.\d+\.\d+):(\d+)\b.*onnection refused|onnection refused.*?` +
-		`\b(\d+\.\d+\.\d+\.\d+):(\d+)\b`)
-	listensAt = regexp.MustCompile(`(?i)\b(?:start|listen|serv|bound)\w*\b.*` +
-		`(?:coordinat|distributed service|rendezvous|tcpstore|master).* (?:on|at|to) \S*?:(\d+)\b`)
-)
-
 // movedPort reports a pod that refuses a connection, but that coordinates the job on another port according to its log.
 func (f *Facts) movedPort(pod *corev1.Pod, _ *Node) (source, text string) {
-	refused, _ := f.GrepLogs(pod, "onnection refused")
-	m := refusedPort.FindStringSubmatch(refused.Text)
-	if m == nil {
-		return "", ""
-	}
-	host, port := m[1]+m[3], m[2]+m[4]
+	refused, ok := f.GrepLogs(pod, "onnection refused")
 	for i := range f.Snapshot.Pods {
 		peer := &f.Snapshot.Pods[i]
-		if peer.Namespace != pod.Namespace || peer.Status.PodIP != host {
+		if !ok || peer.Namespace != pod.Namespace || peer.Status.PodIP == "" ||
+			!strings.Contains(refused.Text, peer.Status.PodIP+":") {
 			continue
 		}
-		for _, l := range f.LogsOf(peer) {
-			for line := range strings.Lines(l.Text) {
-				switch at := listensAt.FindStringSubmatch(line); {
-				case at == nil:
-				case at[1] == port:
-					return "", ""
-				default:
-					source = LogSource(l)
-					text = "refused at " + host + ":" + port + ", Pod " + peer.Name + " listens on port " + at[1] +
-						": " + strings.TrimSpace(line)
-				}
-			}
+		e, found := f.GrepLogs(peer, "distributed service on 0.0.0.0:", "distributed service on [::]:")
+		if port := e.Text[strings.LastIndexByte(e.Text, ':')+1:]; found && !strings.Contains(refused.Text, ":"+port) {
+			return e.Source, "refused, but Pod " + peer.Name + " listens on port " + port + ": " + words.Clip(refused.Text)
 		}
 	}
-	return source, words.Clip(text)
+	return "", ""
 }

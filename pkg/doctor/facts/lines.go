@@ -1,7 +1,6 @@
 package facts
 
 import (
-	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -105,12 +104,19 @@ func (f *Facts) linesOfPod(pod *corev1.Pod) []signatures.Line {
 			strings.TrimPrefix(pod.Status.Reason+": "+pod.Status.Message, ": ")))
 	}
 	for _, c := range pod.Status.Conditions {
-		if field := ".status.conditions[" + string(c.Type) + "]"; c.Message == "" {
-			continue
-		} else if c.Status != corev1.ConditionTrue {
-			add(signatures.Status, "", finding.FieldEvidence(PodObject(pod), field, "%s: %s", c.Reason, c.Message))
-		} else if failed.MatchString(string(c.Type)) {
-			add(signatures.Status, "", finding.FieldEvidence(PodObject(pod), field, "%s: %s", c.Type, c.Message))
+		name := c.Reason
+		if c.Status == corev1.ConditionTrue {
+			if name = string(c.Type); !failed.MatchString(name) {
+				continue
+			}
+		}
+		if c.Message != "" {
+			add(
+				signatures.Status,
+				"",
+				finding.FieldEvidence(PodObject(pod), ".status.conditions["+string(c.Type)+"]", "%s: %s",
+					name, c.Message),
+			)
 		}
 	}
 	for s := range Statuses(pod) {
@@ -130,12 +136,8 @@ func (f *Facts) linesOfPod(pod *corev1.Pod) []signatures.Line {
 			}
 		}
 	}
-	var probes []*corev1.Event
 	for _, e := range f.EventsOfPod(pod) {
-		switch {
-		case e.Reason == "Unhealthy" && exitedItself(pod):
-			probes = append(probes, e) // the probes failed because the program exited
-		case e.Type == corev1.EventTypeWarning, e.Reason == "NotTriggerScaleUp":
+		if e.Type == corev1.EventTypeWarning || e.Reason == "NotTriggerScaleUp" {
 			add(signatures.Event, "", Quote(e))
 		}
 	}
@@ -160,23 +162,7 @@ func (f *Facts) linesOfPod(pod *corev1.Pod) []signatures.Line {
 			)
 		}
 	}
-	for _, e := range probes {
-		add(signatures.Event, "", Quote(e))
-	}
 	return append(all, f.specOf(pod)...)
-}
-
-// exitedItself reports whether each container in the pod that last failed did so without a signal from the kubelet or
-// the kernel.
-func exitedItself(pod *corev1.Pod) (exited bool) {
-	for s := range Statuses(pod) {
-		if t := cmp.Or(s.State.Terminated, s.LastTerminationState.Terminated); t != nil && t.ExitCode != 0 {
-			if exited = t.ExitCode < 128; !exited {
-				return false
-			}
-		}
-	}
-	return exited
 }
 
 // Heads returns the first lines of pods' logs, in which programs log the devices that they use.

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 )
 
@@ -38,29 +37,6 @@ func (f *Facts) LastErrors(pod *corev1.Pod) []signatures.Line {
 	lines := f.Lines([]*corev1.Pod{pod}, nil)
 	f.RecentErrors(pod, lines)
 	return slices.DeleteFunc(lines, func(line signatures.Line) bool { return line.Place != signatures.Log })
-}
-
-// PersistentError returns the last line in a running pod's log that matches a regular expression and reports a
-// persistent failure, and its groups.
-func (f *Facts) PersistentError(pod *corev1.Pod, re *regexp.Regexp) (e finding.Evidence, groups []string) {
-	for _, l := range f.LogsOf(pod) {
-		if l.Previous || !re.MatchString(l.Text) {
-			continue
-		}
-		var lines []signatures.Line
-		for line := range strings.Lines(l.Text) {
-			lines = append(lines, signatures.Line{Place: signatures.Log, Evidence: finding.Evidence{
-				Source: LogSource(l), Text: strings.TrimSpace(line),
-			}})
-		}
-		markErrors(lines, f.Now, errorCounts)
-		for _, line := range lines {
-			if m := re.FindStringSubmatch(line.Evidence.Text); m != nil && line.Place == signatures.Log {
-				e, groups = line.Evidence, m
-			}
-		}
-	}
-	return e, groups
 }
 
 // RecentErrors clears the Place field in all of a running pod's lines that do not report a persistent failure. The

@@ -63,8 +63,8 @@ func Checks() []engine.Check {
 			ID: "wl.forbidden", Symptom: engine.Precise, Layer: finding.LayerAccess,
 			Title:    "the API server rejects the creation of GPU pods, or a request from a GPU pod",
 			Needs:    []engine.Need{engine.NeedAPI, engine.NeedLogs},
-			Reads:    reads + "; logs of failing GPU pods, and of running pods in their namespaces",
-			Why:      "Rejections by RBAC, admission webhooks or policies, or because a service account is missing. A rejection is ignored if the pods' owner has since created a pod. A running pod is reported if the API server rejects its own requests to list or watch objects, and its log shows no sign of work since then.",
+			Reads:    reads + "; logs of failing GPU pods",
+			Why:      "Rejections by RBAC, admission webhooks or policies, or because a service account is missing. A rejection is ignored if the pods' owner has since created a pod.",
 			Explains: []string{"wl.pod-failing", "op.operand-failing", "dp.not-running"}, ExplainsAs: component,
 			Doc:     "https://kubernetes.io/docs/reference/access-authn-authz/rbac/",
 			Sources: []string{"seed 001, scenario 8"},
@@ -363,13 +363,32 @@ func checkForbidden(f *facts.Facts, r *engine.Result) {
 		}
 	}
 	for _, pod := range f.Workloads() {
-		if troubles := f.Troubles(pod); len(troubles) > 0 {
-			if e, found := f.Said(pod, troubles, `is forbidden: User "system:serviceaccount:`); found {
-				r.Add(ofAccount(pod, e))
-			}
+		troubles := f.Troubles(pod)
+		if len(troubles) == 0 {
+			continue
 		}
+		e, found := f.Said(pod, troubles, `is forbidden: User "system:serviceaccount:`)
+		if !found {
+			continue
+		}
+		account := pod.Spec.ServiceAccountName
+		if account == "" {
+			account = "default"
+		}
+		r.Add(finding.Finding{
+			Title:  "the API server rejects a request from the pod's service account",
+			Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
+			Confidence: finding.Likely, Evidence: []finding.Evidence{e},
+			Fix: finding.Fix{
+				Text: "Check whether the program should have this permission: its log alone does not prove this. If " +
+					"so, create a Role with only the verb and resource in the message, in the namespace that the " +
+					"message names, and bind the Role to the service account " + account +
+					". Do not bind a broader role such as edit. A binding's role cannot be changed: delete a wrong binding and recreate it.",
+				Commands: []string{shell.Command("kubectl auth can-i --list -n %s --as=system:serviceaccount:%s:%s",
+					pod.Namespace, pod.Namespace, account)},
+			},
+		})
 	}
-	reportUnwatched(f, r)
 }
 
 func forbiddenFix(x facts.Refusal) (string, finding.Fix) {
