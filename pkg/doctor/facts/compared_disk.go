@@ -52,73 +52,46 @@ func (f *Facts) fillsDisk(pod *corev1.Pod, n *Node) (source, text string) {
 
 func gib(n int64) string { return fmt.Sprintf("%d GiB", n>>30) }
 
-// diskPerWorker reports an LMCache limit that may exceed the space on the node's disk. The limit, in GiB, applies to
-// each worker.
-func (f *Facts) diskPerWorker(pod *corev1.Pod, n *Node) (source, text string) {
-	const bound = "LMCACHE_MAX_LOCAL_DISK_SIZE"
-	disk := n.Allocatable(corev1.ResourceEphemeralStorage)
+// perWorker reports a setting of LMCache or vLLM that may exceed the space on the node's disk, or that exceeds the host
+// memory of the node or container. The setting, in GiB, applies to each worker.
+func (f *Facts) perWorker(pod *corev1.Pod, n *Node) (source, text string) {
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
-		dir := strings.TrimPrefix(setting(c, "LMCACHE_LOCAL_DISK"), "file://")
-		if dir == "" || disk == 0 || strings.HasPrefix(volumeAt(pod, c, dir), "claim ") {
-			continue
+		all := wordsOf(c)
+		setting := func(names ...string) string {
+			return cmp.Or(strings.Join(EnvOf(c.Env, names[0]), ""), argument(all, names...))
 		}
-		if text = perWorker(c, bound, disk-disk/5); text != "" {
-			return perWorkerSource(pod, c, n), text + ", the node has " + gib(disk)
-		}
-	}
-	return "", ""
-}
-
-// memoryPerWorker reports a buffer in the host's memory that exceeds the container's memory limit or the node's memory.
-// The size of the buffer, in GiB, applies to each worker.
-func (f *Facts) memoryPerWorker(pod *corev1.Pod, n *Node) (source, text string) {
-	for i := range pod.Spec.Containers {
-		c := &pod.Spec.Containers[i]
-		memory, of := n.Allocatable(corev1.ResourceMemory), "the node has "
-		if limit := c.Resources.Limits.Memory().Value(); limit > 0 && limit < memory {
-			memory, of = limit, "the memory limit is "
-		}
-		buffers := []string{"--swap-space", "--cpu-offload-gb"} // of vLLM
-		if !strings.EqualFold(setting(c, "LMCACHE_LOCAL_CPU"), "false") {
-			buffers = append(buffers, "LMCACHE_MAX_LOCAL_CPU_SIZE")
-		}
-		for _, name := range buffers {
-			if text = perWorker(c, name, memory); text != "" && memory > 0 {
-				return perWorkerSource(pod, c, n), text + ", " + of + gib(memory)
+		for _, name := range []string{
+			"LMCACHE_MAX_LOCAL_DISK_SIZE", "LMCACHE_MAX_LOCAL_CPU_SIZE", "--swap-space", "--cpu-offload-gb",
+		} {
+			space, of := n.Allocatable(corev1.ResourceMemory), "the node has "
+			if limit := c.Resources.Limits.Memory().Value(); limit > 0 && limit < space {
+				space, of = limit, "the memory limit is "
+			}
+			most := space
+			if strings.Contains(name, "_DISK_") {
+				dir := strings.TrimPrefix(setting("LMCACHE_LOCAL_DISK"), "file://")
+				if dir == "" || strings.HasPrefix(volumeAt(pod, c, dir), "claim ") {
+					continue
+				}
+				space, of = n.Allocatable(corev1.ResourceEphemeralStorage), "the node has "
+				most = space - space/5
+			}
+			size, _ := strconv.ParseFloat(setting(name), 64) // 0 if it is not set
+			workers := 1.0
+			for _, names := range [][]string{
+				{"--tensor-parallel-size", "--tensor_parallel_size", "-tp"}, {"--pipeline-parallel-size", "-pp"},
+			} {
+				if count, err := strconv.ParseFloat(setting(names...), 64); err == nil {
+					workers *= max(count, 1)
+				}
+			}
+			if whole := int64(size*workers) << 30; whole > most && space > 0 {
+				return pathSource(pod, c) + ", and .status.allocatable of " + n.Object().String(),
+					fmt.Sprintf("conflict: %s=%g x %g workers is %s, %s%s", name, size, workers, gib(whole), of,
+						gib(space))
 			}
 		}
 	}
 	return "", ""
-}
-
-func perWorkerSource(pod *corev1.Pod, c *corev1.Container, n *Node) string {
-	return PodObject(pod).String() + ", container " + c.Name + " .env, .args and .resources, and " +
-		".status.allocatable of " + n.Object().String()
-}
-
-// setting returns the value of an environment variable, which a container's env or shell command sets, or of a flag.
-func setting(c *corev1.Container, name string) string {
-	return cmp.Or(strings.Join(EnvOf(c.Env, name), ""), argument(wordsOf(c), name))
-}
-
-// perWorker compares a setting in GiB, times the number of workers, with the available bytes.
-func perWorker(c *corev1.Container, name string, available int64) string {
-	size, err := strconv.ParseFloat(setting(c, name), 64)
-	if err != nil {
-		return ""
-	}
-	workers, all := 1.0, wordsOf(c)
-	for _, names := range [][]string{
-		{"--tensor-parallel-size", "--tensor_parallel_size", "-tp"}, {"--pipeline-parallel-size", "-pp"},
-	} {
-		if count, err := strconv.ParseFloat(argument(all, names...), 64); err == nil {
-			workers *= max(count, 1)
-		}
-	}
-	whole := int64(size*workers) << 30
-	if whole <= available {
-		return ""
-	}
-	return fmt.Sprintf("conflict: %s=%g x %g workers is %s", name, size, workers, gib(whole))
 }

@@ -6,8 +6,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
 // This file compares the paths in a container's arguments and errors with its volumes, and a pod with the log of a
@@ -135,16 +133,16 @@ func (f *Facts) refusedByPeer(pod *corev1.Pod, _ *Node) (source, text string) {
 
 // movedPort reports a pod that refuses a connection, but that coordinates the job on another port according to its log.
 func (f *Facts) movedPort(pod *corev1.Pod, _ *Node) (source, text string) {
-	refused, ok := f.GrepLogs(pod, "onnection refused")
+	refused, _ := f.GrepLogs(pod, "onnection refused")
 	for i := range f.Snapshot.Pods {
 		peer := &f.Snapshot.Pods[i]
-		if !ok || peer.Namespace != pod.Namespace || peer.Status.PodIP == "" ||
-			!strings.Contains(refused.Text, peer.Status.PodIP+":") {
+		if ip := peer.Status.PodIP; ip == "" || !strings.Contains(refused.Text, ip+":") {
 			continue
 		}
-		e, found := f.GrepLogs(peer, "distributed service on 0.0.0.0:", "distributed service on [::]:")
-		if port := e.Text[strings.LastIndexByte(e.Text, ':')+1:]; found && !strings.Contains(refused.Text, ":"+port) {
-			return e.Source, "refused, but Pod " + peer.Name + " listens on port " + port + ": " + words.Clip(refused.Text)
+		e, _ := f.GrepLogs(peer, "distributed service on ")
+		_, port, found := strings.Cut(e.Text, ".0.0:")
+		if found && !strings.Contains(refused.Text, ":"+port) {
+			return e.Source, "refused, but Pod " + peer.Name + " listens on port " + port + ": " + refused.Text
 		}
 	}
 	return "", ""

@@ -127,29 +127,25 @@ func (f *Facts) defaultLimit(pod *corev1.Pod, _ *Node) (source, text string) {
 // waitsForBinding reports a claim that is bound only when a pod uses it, but no pod does, if the end of this pod's log
 // states that the pod waits for the claim.
 func (f *Facts) waitsForBinding(pod *corev1.Pod, _ *Node) (source, text string) {
-	for _, e := range Once(f, unusedClaims) {
-		for _, l := range f.LogsOf(pod) {
-			last := words.LastLine(l.Text)
-			if strings.Contains(last, e.InvolvedObject.Name) && awaitsBinding.MatchString(last) {
-				return LogSource(l) + ", and event WaitForFirstConsumer of the claim",
-					"claim " + e.InvolvedObject.Name + " in " + e.InvolvedObject.Namespace +
-						" waits for its first consumer, and no pod mounts it: " + words.Clip(last)
+	for _, l := range f.LogsOf(pod) {
+		last := words.LastLine(l.Text)
+		if !awaitsBinding.MatchString(last) {
+			continue
+		}
+		for _, e := range f.Events {
+			of := e.InvolvedObject
+			if e.Reason == "WaitForFirstConsumer" && strings.Contains(last, of.Name) &&
+				EventTime(e).Sub(e.FirstTimestamp.Time) > processed && f.Now.Sub(EventTime(e)) < processed &&
+				!slices.ContainsFunc(f.Snapshot.Pods, func(pod corev1.Pod) bool {
+					return pod.Namespace == of.Namespace && mounts(&pod, of.Name)
+				}) {
+				return LogSource(l), "claim " + of.Name + " in " + of.Namespace + " waits for its first consumer, and no " +
+					"pod mounts it: " + words.Clip(last)
 			}
 		}
 	}
 	return "", ""
 }
 
-// awaitsBinding matches log lines of programs, except provisioners, about a claim that is not bound yet.
+// awaitsBinding matches log lines about a claim that is not bound yet.
 var awaitsBinding = regexp.MustCompile(`(?i)\b(?:not|yet|until|want)\W.{0,20}\bbound\b`)
-
-// unusedClaims returns the events of claims that have been waiting for their first consumer for a while, although no
-// pod mounts them.
-func unusedClaims(f *Facts) []*corev1.Event {
-	return slices.DeleteFunc(slices.Clone(f.Events), func(e *corev1.Event) bool {
-		return e.Reason != "WaitForFirstConsumer" || EventTime(e).Sub(e.FirstTimestamp.Time) < processed ||
-			f.Now.Sub(EventTime(e)) > processed || slices.ContainsFunc(f.Snapshot.Pods, func(pod corev1.Pod) bool {
-			return pod.Namespace == e.InvolvedObject.Namespace && mounts(&pod, e.InvolvedObject.Name)
-		})
-	})
-}

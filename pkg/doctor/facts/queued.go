@@ -32,9 +32,8 @@ type Queued struct {
 	Object   finding.Object
 	Resource string   // resource name for kubectl: workloads.kueue.x-k8s.io
 	Pods     []string // "namespace/name" of the pods that are held back
-	// Full is true if the work is waiting only for quota that other work uses, or for room on the nodes of a topology,
-	// in which case OnNodes is true.
-	Full, OnNodes bool
+	// Full is true if the work is waiting only for quota that other work uses, or for room on the nodes of a topology.
+	Full bool
 	// Unprocessed is true if no controller has set a status or reported an event.
 	Unprocessed bool
 	// Evidence contains the results of comparing the work with its queue, the nodes and other work, and the messages in
@@ -140,7 +139,6 @@ func findQueued(facts *Facts) []Queued {
 			return slices.ContainsFunc(q.Evidence, func(e finding.Evidence) bool { return re.MatchString(e.Text) })
 		}
 		q.Full = matches(quotaInUse) && !matches(problem)
-		q.OnNodes = q.Full && !matches(noQuotaLeft)
 		all = append(all, q)
 	}
 	return all
@@ -169,8 +167,6 @@ var (
 	problem = regexp.MustCompile(`PodsReady timeout|maximum number of re-queuing retries|is deactivated|` +
 		`Can't admit new|outside of Kueue hold|^quota of|without pods|lower priority hold|` +
 		`a flavor has enough free quota|^Reconciler error|^no toleration for `)
-	// noQuotaLeft matches the messages about quota among these.
-	noQuotaLeft = regexp.MustCompile(`unused quota|StrictFIFO|^queues\.`)
 )
 
 // groupKeys are the annotations and labels with which pods specify their group, by the API group of the PodGroup.

@@ -53,14 +53,11 @@ func checkQueued(f *facts.Facts, r *engine.Result) {
 			},
 		}
 		if q.Full {
-			found.Title, found.Severity = "GPU work is waiting until its queue has enough quota", finding.Info
-			found.Fix.Text = "Wait until other work in the queue finishes, or raise the queue's quota, but not above " +
-				"the capacity of the nodes."
-		}
-		if q.OnNodes {
-			found.Title = "GPU work is waiting until the nodes of its topology have room"
-			found.Fix.Text = "Wait until other work on these nodes finishes. A larger quota does not help. If the " +
-				"nodes have room, compare their labels, taints and free CPU and memory with the work's pods."
+			found.Title, found.Severity = "GPU work is waiting until its queue has enough quota, or the nodes of its " +
+				"topology have room", finding.Info
+			found.Fix.Text = "Wait until other work finishes. If the message is about quota, you can raise the queue's " +
+				"quota, but not above the capacity of the nodes. If it is about a topology and nodes have room, compare " +
+				"their labels, taints and free CPU and memory with the work's pods."
 		}
 		r.Add(found)
 	}
