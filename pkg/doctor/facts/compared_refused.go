@@ -139,8 +139,8 @@ func (f *Facts) waitsForBinding(pod *corev1.Pod, _ *Node) (source, text string) 
 				!slices.ContainsFunc(f.Snapshot.Pods, func(pod corev1.Pod) bool {
 					return pod.Namespace == of.Namespace && mounts(&pod, of.Name)
 				}) {
-				return LogSource(l), "claim " + of.Name + " in " + of.Namespace + " waits for its first consumer, and no " +
-					"pod mounts it: " + words.Clip(last)
+				return LogSource(l), "claim " + of.Name + " in " + of.Namespace +
+					" waits for its first consumer, and no pod mounts it: " + words.Clip(last)
 			}
 		}
 	}

@@ -35,11 +35,11 @@ func (f *comparer) untolerated(object *unstructured.Unstructured) (all []finding
 		at := slices.IndexFunc(n.Spec.Taints, func(t corev1.Taint) bool {
 			return t.Effect != corev1.TaintEffectPreferNoSchedule && !strings.Contains(of, "key:"+t.Key)
 		})
-		if at < 0 || !read || words.ContainsAny(of, []string{"[operator:Exists", "e operator:Exists"}) { // of all taints
+		if at < 0 || !read || words.ContainsAny(of, []string{"[operator:Exists", "e operator:Exists"}) { // all taints
 			return nil
 		}
 		all = []finding.Evidence{{
-			Source: "Workload " + object.GetName() + ", ResourceFlavors, and taints of nodes",
+			Source: "podSets, ResourceFlavors and nodes",
 			Text:   "no toleration for " + TaintText(&n.Spec.Taints[at]) + " of the GPU nodes, such as " + n.Name,
 		}}
 	}

@@ -53,11 +53,10 @@ func checkQueued(f *facts.Facts, r *engine.Result) {
 			},
 		}
 		if q.Full {
-			found.Title, found.Severity = "GPU work is waiting until its queue has enough quota, or the nodes of its " +
+			found.Title, found.Severity = "GPU work is waiting until its queue has enough quota, or the nodes of its "+
 				"topology have room", finding.Info
-			found.Fix.Text = "Wait until other work finishes. If the message is about quota, you can raise the queue's " +
-				"quota, but not above the capacity of the nodes. If it is about a topology and nodes have room, compare " +
-				"their labels, taints and free CPU and memory with the work's pods."
+			found.Fix.Text = "Wait until other work finishes. If the message is about quota, you can raise it, but not " +
+				"above the capacity of the nodes."
 		}
 		r.Add(found)
 	}

@@ -207,8 +207,7 @@ func checkOOMKilled(f *facts.Facts, r *engine.Result) {
 				continue
 			}
 			limit, less := "none", "load less into the host's memory (fewer data loader workers, weights loaded in parts)."
-			fix := "The container has no memory limit, so its node ran out of memory: " + less +
-				" Or request as much memory as the program needs, so that the pod gets a node that has it."
+			fix := "Without a limit, the node ran out of memory: request what the program needs, or " + less
 			for _, spec := range append(pod.Spec.Containers, pod.Spec.InitContainers...) {
 				if q, ok := spec.Resources.Limits[corev1.ResourceMemory]; ok && spec.Name == c.Name {
 					limit = q.String()

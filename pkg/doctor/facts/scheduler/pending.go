@@ -186,9 +186,8 @@ func (s *Scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 			{Source: object.String() + " .spec.schedulingGates", Text: pod.Spec.SchedulingGates[0].Name},
 		}
 		v.Fix = finding.Fix{
-			Text: "Check the objects and the log of the controller that owns the gate, which name what it waits for " +
-				"(with Kueue, quota or an admission check). If it waits for an object that does not exist, waiting does " +
-				"not help: recreate the object that owns the pods. Do not remove the gate by hand.",
+			Text: "Check the objects and the log of the controller that owns the gate: they name what it waits for " +
+				"(with Kueue, quota or an admission check). Do not remove the gate by hand.",
 		}
 		return v, true
 	case s.preempts(pod.Status.NominatedNodeName):
