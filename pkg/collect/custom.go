@@ -100,6 +100,7 @@ func (c *collector) custom(ctx context.Context) {
 		{"api/queues", "scheduling.volcano.sh", "v1beta1", "queues", &c.s.Queues},
 		{"api/queues", "kueue.x-k8s.io", "v1beta1", "clusterqueues", &c.s.Queues},
 		{"api/queues", "kueue.x-k8s.io", "v1beta1", "localqueues", &c.s.Queues},
+		{"api/queues", "kueue.x-k8s.io", "v1beta1", "resourceflavors", &c.s.Queues},
 		{"api/queued", "kueue.x-k8s.io", "v1beta1", "workloads", &c.s.Queued},
 		{"api/queued/jobs", "batch", "v1", "jobs", &c.s.Queued},
 		{"api/queued", "scheduling.volcano.sh", "v1beta1", "podgroups", &c.s.Queued},

@@ -26,7 +26,7 @@ func Permissions(ledgerNamespace string, apiOnly bool) []fault.Permission {
 		"nvidia.com":            {"clusterpolicies", "nvidiadrivers"},
 		"resource.nvidia.com":   {"computedomains"},
 		"monitoring.coreos.com": {"servicemonitors", "prometheuses"},
-		"kueue.x-k8s.io":        {"clusterqueues", "localqueues", "workloads"},
+		"kueue.x-k8s.io":        {"clusterqueues", "localqueues", "resourceflavors", "workloads"},
 		"scheduling.run.ai":     {"queues", "podgroups"},
 		"scheduling.volcano.sh": {"queues", "podgroups"},
 	} {

@@ -38,6 +38,7 @@ import (
 //	conflict: denied PATH, (no volume | hostPath NAME at PATH), user NUMBER
 //	conflict: writes PATH, in (ConfigMap | Secret) NAME at PATH    these volumes are read-only
 //	peer NAME logs: LINE                                     the last error of a pod that refuses a connection
+//	refused, but Pod NAME listens on port PORT: LINE         the pod at the address in LINE, according to its log
 //	covered: PATH by volume NAME at PATH                     a volume hides the program in the image
 //	GPUs off: NVIDIA_VISIBLE_DEVICES=VALUE, WHO set it       the variable hides the GPUs
 //	volume full: claim NAME at PATH: MESSAGE                 a write fails because the volume is full
@@ -63,9 +64,11 @@ import (
 //	libraries VERSION, module VERSION since it was loaded        versions of the node's driver
 //	fills the disk: container NAME wrote SIZE of the SIZE of the node    an evicted pod wrote outside its volumes
 //	conflict: LMCACHE_MAX_LOCAL_DISK_SIZE=SIZE x COUNT workers is SIZE, the node has SIZE
+//	conflict: SETTING=SIZE x COUNT workers is SIZE, (the node has | the memory limit is) SIZE    in host memory
 //	conflict: KServe's defaults of 1 CPU and 2Gi memory in container NAME, no GPU requested
 //	conflict: volume NAME of gcsfuse.csi.storage.gke.io, no annotation gke-gcsfuse/volumes and no sidecar
 //	volume held: claim NAME by Pod NAME on NODE, (an old pod of Deployment NAME | no controller and no GPU)
+//	claim NAME in NAMESPACE waits for its first consumer, and no pod mounts it: LINE    the pod waits for the claim
 //	conflict: uses NAME, but the DNS domain of the cluster is DOMAIN
 //	unexpanded: $(NAME) in container NAME                        the shell runs NAME as a command
 //	default limit: RESOURCE QUANTITY, of LimitRange NAME         the API server rejected pods, according to a log
@@ -93,11 +96,11 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.hangsOnlyHere, f.worksAsRoot, f.defaultLost, f.heldByConsole, f.staleOSTree,
 		f.probedElsewhere, f.loopbackOnly, f.otherContainersGPU, f.nodesDNS, f.covered, f.modelOutside,
 		f.meshed, f.NamesPeers, f.overReserved, f.otherContainersToken, f.readOnlyRoot, f.withoutClass, f.withoutNRI,
-		f.movedPlugins, f.withoutOperator, f.mixedAtBoot, f.fillsDisk, f.diskPerWorker, f.kserveDefaults,
-		f.withoutSidecar, f.unreadEnv,
-		f.heldVolume, f.unexpanded, f.defaultLimit, f.OtherDomain, f.otherKubelet, f.driverElsewhere, f.switchedOff,
-		f.missingFile, f.mountedTwice, f.refusedByPeer, f.silent, f.withoutDeviceshare, f.LeftOver,
-		f.smiWorks, f.lostAMD, f.ofKernel,
+		f.movedPlugins, f.withoutOperator, f.mixedAtBoot, f.fillsDisk, f.perWorker,
+		f.kserveDefaults, f.withoutSidecar, f.unreadEnv,
+		f.heldVolume, f.waitsForBinding, f.unexpanded, f.defaultLimit, f.OtherDomain, f.otherKubelet, f.driverElsewhere,
+		f.switchedOff, f.missingFile, f.mountedTwice, f.refusedByPeer, f.movedPort, f.silent, f.withoutDeviceshare,
+		f.LeftOver, f.smiWorks, f.lostAMD, f.ofKernel,
 	} {
 		if source, text := compare(pod, n); text != "" {
 			all = append(all, signatures.Line{

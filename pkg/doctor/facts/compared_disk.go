@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -51,35 +52,45 @@ func (f *Facts) fillsDisk(pod *corev1.Pod, n *Node) (source, text string) {
 
 func gib(n int64) string { return fmt.Sprintf("%d GiB", n>>30) }
 
-// diskPerWorker reports an LMCache limit that may exceed the space on the node's disk. The limit, in GiB, applies to
-// each worker.
-func (f *Facts) diskPerWorker(pod *corev1.Pod, n *Node) (source, text string) {
-	const bound = "LMCACHE_MAX_LOCAL_DISK_SIZE"
-	disk := n.Allocatable(corev1.ResourceEphemeralStorage)
+// perWorker reports a setting of LMCache or vLLM that may exceed the space on the node's disk, or that exceeds the host
+// memory of the node or container. The setting, in GiB, applies to each worker.
+func (f *Facts) perWorker(pod *corev1.Pod, n *Node) (source, text string) {
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
 		all := wordsOf(c)
-		dir := strings.TrimPrefix(strings.Join(EnvOf(c.Env, "LMCACHE_LOCAL_DISK"), ""), "file://")
-		size, err := strconv.ParseFloat(strings.Join(EnvOf(c.Env, bound), ""), 64)
-		if dir == "" || err != nil || disk == 0 {
-			continue
+		setting := func(names ...string) string {
+			return cmp.Or(strings.Join(EnvOf(c.Env, names[0]), ""), argument(all, names...))
 		}
-		if strings.HasPrefix(volumeAt(pod, c, dir), "claim ") {
-			continue
-		}
-		workers := 1.0
-		for _, names := range [][]string{
-			{"--tensor-parallel-size", "--tensor_parallel_size", "-tp"}, {"--pipeline-parallel-size", "-pp"},
+		for _, name := range []string{
+			"LMCACHE_MAX_LOCAL_DISK_SIZE", "LMCACHE_MAX_LOCAL_CPU_SIZE", "--swap-space", "--cpu-offload-gb",
 		} {
-			if count, err := strconv.ParseFloat(argument(all, names...), 64); err == nil {
-				workers *= max(count, 1)
+			space, of := n.Allocatable(corev1.ResourceMemory), "the node has "
+			if limit := c.Resources.Limits.Memory().Value(); limit > 0 && limit < space {
+				space, of = limit, "the memory limit is "
 			}
-		}
-		if whole := int64(size*workers) << 30; whole > disk-disk/5 {
-			return PodObject(pod).String() + ", container " + c.Name + " .env and .args, and .status.allocatable of " +
-					n.Object().String(),
-				fmt.Sprintf("conflict: %s=%g x %g workers is %s, the node has %s", bound, size, workers, gib(whole),
-					gib(disk))
+			most := space
+			if strings.Contains(name, "_DISK_") {
+				dir := strings.TrimPrefix(setting("LMCACHE_LOCAL_DISK"), "file://")
+				if dir == "" || strings.HasPrefix(volumeAt(pod, c, dir), "claim ") {
+					continue
+				}
+				space, of = n.Allocatable(corev1.ResourceEphemeralStorage), "the node has "
+				most = space - space/5
+			}
+			size, _ := strconv.ParseFloat(setting(name), 64) // 0 if it is not set
+			workers := 1.0
+			for _, names := range [][]string{
+				{"--tensor-parallel-size", "--tensor_parallel_size", "-tp"}, {"--pipeline-parallel-size", "-pp"},
+			} {
+				if count, err := strconv.ParseFloat(setting(names...), 64); err == nil {
+					workers *= max(count, 1)
+				}
+			}
+			if whole := int64(size*workers) << 30; whole > most && space > 0 {
+				return pathSource(pod, c) + ", and .status.allocatable of " + n.Object().String(),
+					fmt.Sprintf("conflict: %s=%g x %g workers is %s, %s%s", name, size, workers, gib(whole), of,
+						gib(space))
+			}
 		}
 	}
 	return "", ""

@@ -14,7 +14,8 @@ import (
 // absent matches the path of a missing file in messages from Python, Go, C and shells, and in messages about a model
 // directory.
 var absent = regexp.MustCompile(
-	`(?:No such file or directory: |Repo id must [^/]{0,120}|local directory specified: )'(/[^']+)'|` +
+	`(?:No such file or directory: |Repo id must [^/]{0,120}|local directory specified: |` +
+		`OSError: Can't load [\w ]+ (?:of|for) )'(/[^']+)'|` +
 		`\b(?:open|stat|lstat|chdir|read) (/\S+): no such file|` +
 		`(?:cannot (?:open|access|stat)|can't open(?: file)?) ['"]?(/[^\s'":]+)['"]?: .*No such file|` +
 		`^\S*?(?:error|Error): (/[^\s:]+): No such file`,
@@ -79,6 +80,9 @@ func (f *Facts) missingFile(pod *corev1.Pod, _ *Node) (source, text string) {
 			for _, named := range settingsOf(c) {
 				if path.IsAbs(named[1]) && len(named[1]) > 1 && under(file, named[1]) {
 					by = ", named by " + named[0]
+					if named[0] != "" && named[0] == strings.ToLower(named[0]) && named[0][0] != '-' {
+						by = ", named by the argument of " + named[0]
+					}
 				}
 			}
 			if in != "no volume" || by != "" { // otherwise, the file belongs to the image
@@ -122,6 +126,23 @@ func (f *Facts) refusedByPeer(pod *corev1.Pod, _ *Node) (source, text string) {
 		e, found := f.GrepLogs(peer, "o such file", "ot found", "rror", "enied", "annot ", "hostkeys", "issing")
 		if found {
 			return e.Source, "peer " + name + " logs: " + e.Text
+		}
+	}
+	return "", ""
+}
+
+// movedPort reports a pod that refuses a connection, but that coordinates the job on another port according to its log.
+func (f *Facts) movedPort(pod *corev1.Pod, _ *Node) (source, text string) {
+	refused, _ := f.GrepLogs(pod, "onnection refused")
+	for i := range f.Snapshot.Pods {
+		peer := &f.Snapshot.Pods[i]
+		if ip := peer.Status.PodIP; ip == "" || !strings.Contains(refused.Text, ip+":") {
+			continue
+		}
+		e, _ := f.GrepLogs(peer, "distributed service on ")
+		_, port, found := strings.Cut(e.Text, ".0.0:")
+		if found && !strings.Contains(refused.Text, ":"+port) {
+			return e.Source, "refused, but Pod " + peer.Name + " listens on port " + port + ": " + refused.Text
 		}
 	}
 	return "", ""

@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
 // This file compares a pod with the objects that keep it waiting or prevent it from using a resource.
@@ -121,3 +123,29 @@ func (f *Facts) defaultLimit(pod *corev1.Pod, _ *Node) (source, text string) {
 	}
 	return "", ""
 }
+
+// waitsForBinding reports a claim that is bound only when a pod uses it, but no pod does, if the end of this pod's log
+// states that the pod waits for the claim.
+func (f *Facts) waitsForBinding(pod *corev1.Pod, _ *Node) (source, text string) {
+	for _, l := range f.LogsOf(pod) {
+		last := words.LastLine(l.Text)
+		if !awaitsBinding.MatchString(last) {
+			continue
+		}
+		for _, e := range f.Events {
+			of := e.InvolvedObject
+			if e.Reason == "WaitForFirstConsumer" && strings.Contains(last, of.Name) &&
+				EventTime(e).Sub(e.FirstTimestamp.Time) > processed && f.Now.Sub(EventTime(e)) < processed &&
+				!slices.ContainsFunc(f.Snapshot.Pods, func(pod corev1.Pod) bool {
+					return pod.Namespace == of.Namespace && mounts(&pod, of.Name)
+				}) {
+				return LogSource(l), "claim " + of.Name + " in " + of.Namespace +
+					" waits for its first consumer, and no pod mounts it: " + words.Clip(last)
+			}
+		}
+	}
+	return "", ""
+}
+
+// awaitsBinding matches log lines about a claim that is not bound yet.
+var awaitsBinding = regexp.MustCompile(`(?i)\b(?:not|yet|until|want)\W.{0,20}\bbound\b`)

@@ -2,6 +2,7 @@ package facts
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -88,6 +89,9 @@ func (f *Facts) linesOnce(of any, read func() []signatures.Line) []signatures.Li
 	return lines
 }
 
+// failed matches the types of conditions that controllers set to true on a pod that has a problem.
+var failed = regexp.MustCompile(`Invalid|Fail|Error|NotResponding|Unhealthy|Degraded|Rejected`)
+
 func (f *Facts) linesOfPod(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
 	add := func(place signatures.Place, container string, e finding.Evidence) {
@@ -100,12 +104,18 @@ func (f *Facts) linesOfPod(pod *corev1.Pod) []signatures.Line {
 			strings.TrimPrefix(pod.Status.Reason+": "+pod.Status.Message, ": ")))
 	}
 	for _, c := range pod.Status.Conditions {
-		if c.Status != corev1.ConditionTrue && c.Message != "" {
+		name := c.Reason
+		if c.Status == corev1.ConditionTrue {
+			if name = string(c.Type); !failed.MatchString(name) {
+				continue
+			}
+		}
+		if c.Message != "" {
 			add(
 				signatures.Status,
 				"",
 				finding.FieldEvidence(PodObject(pod), ".status.conditions["+string(c.Type)+"]", "%s: %s",
-					c.Reason, c.Message),
+					name, c.Message),
 			)
 		}
 	}

@@ -32,7 +32,7 @@ type Queued struct {
 	Object   finding.Object
 	Resource string   // resource name for kubectl: workloads.kueue.x-k8s.io
 	Pods     []string // "namespace/name" of the pods that are held back
-	// Full is true if the work is waiting only for quota that other work uses.
+	// Full is true if the work is waiting only for quota that other work uses, or for room on the nodes of a topology.
 	Full bool
 	// Unprocessed is true if no controller has set a status or reported an event.
 	Unprocessed bool
@@ -166,7 +166,7 @@ var (
 		`is StrictFIFO, and is waiting:|^queues\.\S+ \S+: allocated `)
 	problem = regexp.MustCompile(`PodsReady timeout|maximum number of re-queuing retries|is deactivated|` +
 		`Can't admit new|outside of Kueue hold|^quota of|without pods|lower priority hold|` +
-		`a flavor has enough free quota|^Reconciler error`)
+		`a flavor has enough free quota|^Reconciler error|^no toleration for `)
 )
 
 // groupKeys are the annotations and labels with which pods specify their group, by the API group of the PodGroup.

@@ -52,6 +52,7 @@ func (f *comparer) compareKueue(
 	}
 	for _, c := range conditionsOf(object, finding.Object{}) {
 		if m := noFit.FindStringSubmatch(c.Text); m != nil {
+			all = append(f.untolerated(object), all...)
 			for _, resource := range slices.Sorted(maps.Keys(wants)) {
 				if string(resource) == m[1] || m[1] == "" && LooksLikeGPU(resource) {
 					all = append(f.holders(cluster, resource, priorityOf(object), wants[resource]), all...)

@@ -53,9 +53,10 @@ func checkQueued(f *facts.Facts, r *engine.Result) {
 			},
 		}
 		if q.Full {
-			found.Title, found.Severity = "GPU work is waiting until its queue has enough quota", finding.Info
-			found.Fix.Text = "Wait until other work in the queue finishes, or raise the queue's quota, but not above " +
-				"the capacity of the nodes."
+			found.Title = "GPU work is waiting until its queue has quota, or the nodes of its topology have room"
+			found.Severity = finding.Info
+			found.Fix.Text = "Wait until other work finishes. If the message names quota, you can raise it up to the " +
+				"capacity of the nodes."
 		}
 		r.Add(found)
 	}

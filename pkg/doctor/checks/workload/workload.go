@@ -206,10 +206,12 @@ func checkOOMKilled(f *facts.Facts, r *engine.Result) {
 			if killed == nil || killed.Reason != "OOMKilled" || len(f.Troubles(pod)) == 0 {
 				continue
 			}
-			limit := "none"
+			limit, less := "none", "load less into the host's memory (fewer data loader workers, weights loaded in parts)."
+			fix := "Without a limit, the node ran out of memory: request what the program needs, or " + less
 			for _, spec := range append(pod.Spec.Containers, pod.Spec.InitContainers...) {
 				if q, ok := spec.Resources.Limits[corev1.ResourceMemory]; ok && spec.Name == c.Name {
 					limit = q.String()
+					fix = "Raise the container's memory limit, as far as the node has memory, or " + less
 				}
 			}
 			r.Add(finding.Finding{
@@ -227,11 +229,7 @@ func checkOOMKilled(f *facts.Facts, r *engine.Result) {
 						Text:   limit,
 					},
 				},
-				Fix: finding.Fix{
-					Text: "Raise the container's memory limit, or load less into the host's memory (fewer data " +
-						"loader workers, weights loaded in parts). Without a limit, the node ran out of memory.",
-					Commands: facts.EditCommands(pod),
-				},
+				Fix: finding.Fix{Text: fix, Commands: facts.EditCommands(pod)},
 			})
 		}
 	}

@@ -186,8 +186,8 @@ func (s *Scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 			{Source: object.String() + " .spec.schedulingGates", Text: pod.Spec.SchedulingGates[0].Name},
 		}
 		v.Fix = finding.Fix{
-			Text: "Wait for the controller that owns the gate (with Kueue, the workload's queue does not have enough " +
-				"quota, or an admission check is not ready), and check the controller's objects.",
+			Text: "See the objects and the log of the controller that owns the gate for what it waits for (with " +
+				"Kueue, quota or an admission check). Do not remove the gate by hand.",
 		}
 		return v, true
 	case s.preempts(pod.Status.NominatedNodeName):
