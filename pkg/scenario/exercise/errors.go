@@ -99,23 +99,23 @@ type CheckError struct {
 func (e *CheckError) Error() string {
 	var failed []string
 	for _, r := range e.Results {
-		if !r.OK {
+		switch {
+		case r.OK:
+		case r.Saw == "":
 			failed = append(failed, said(r))
+		default:
+			failed = append(failed, said(r)+": saw "+r.Saw)
 		}
 	}
 	return e.What + ": " + strings.Join(failed, "; ")
 }
 
-// said describes a failed check: NAME: MESSAGE: saw EVIDENCE.
+// said describes a failed check: NAME: MESSAGE.
 func said(r check.Result) string {
-	text := r.Name
-	if r.Message != "" {
-		text += ": " + r.Message
+	if r.Message == "" {
+		return r.Name
 	}
-	if r.Saw != "" {
-		text += ": saw " + r.Saw
-	}
-	return text
+	return r.Name + ": " + r.Message
 }
 
 func of(by string) string {

@@ -415,7 +415,7 @@ func TestPoints(t *testing.T) {
 			scenario.Weights{}, true, 87, "incorrect: object, mechanism",
 		},
 		"nothing done": {
-			Report{Fixed: results(false)}, scenario.Weights{}, false, 0, "not fixed: it runs: saw 0 of 2 pods",
+			Report{Fixed: results(false)}, scenario.Weights{}, false, 0, "not fixed: it runs",
 		},
 		"nothing done, but explained": {
 			Report{Fixed: results(false), Diagnosis: said4, Diagnosed: scores(true, true, true, true)},
