@@ -175,7 +175,8 @@ const (
 	StateMount   = "mount"
 	StateModule  = "kernel module"
 	StateProcess = "process"
-	StateTable   = "nftables table" // without rules that Kubernetes' network components generate
+	StateTable   = "nftables table"
+	StateBuiltIn = "iptables table" // only the rules of its built-in chains that jump nowhere
 	StateRule    = "routing rule"
 	StateRoute   = "route" // only those that reject packets
 	StateQdisc   = "qdisc" // only those that delay, lose or limit packets

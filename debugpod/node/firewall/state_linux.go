@@ -22,15 +22,20 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/hostfs"
 )
 
-// generated are prefixes of the names of tables and chains that Kubernetes' network components generate. They change
-// with each Service and pod.
+// generated are prefixes of the names of tables that network components generate.
 var generated = []string{
-	"kube-proxy", "KUBE-", "CNI-", "cni_", "cali", "CILIUM", "cilium", "flannel", "FLANNEL", "antrea", "ANTREA", "AWS-",
-	"DOCKER", "docker", "WEAVE", "OVN", "ovn", "SUBMARINER", "ISTIO", "podman", "netavark", "NETAVARK", "libvirt",
+	"kube-", "cni", "cali", "cilium", "flannel", "antrea", "docker", "ovn", "podman", "netavark", "libvirt",
 }
 
 func isGenerated(name string) bool {
 	return slices.ContainsFunc(generated, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+}
+
+// builtIn reports whether a table is one of those that iptables uses. Network components share these, and change them
+// with each Service, pod and policy, in chains of their own to which the built-in chains jump.
+func builtIn(table *nftables.Table) bool {
+	return (table.Family == nftables.TableFamilyIPv4 || table.Family == nftables.TableFamilyIPv6) &&
+		slices.Contains([]string{"filter", "nat", "mangle", "raw", "security"}, table.Name)
 }
 
 // Rules returns a digest for each table, routing rule, route and qdisc on the node that drops, delays or diverts
@@ -71,9 +76,13 @@ func (n *netfilter) stateOfTables(found map[string]string) error {
 			found[item] = api.StateOfRun
 			continue
 		}
+		if builtIn(table) {
+			item = api.StateBuiltIn + " " + familyName(table.Family) + " " + table.Name
+		}
 		digest, drops := sha256.New(), false
 		for _, chain := range chains {
-			if chain.Table.Name != table.Name || chain.Table.Family != table.Family || isGenerated(chain.Name) {
+			if chain.Table.Name != table.Name || chain.Table.Family != table.Family ||
+				builtIn(table) && chain.Hooknum == nil {
 				continue
 			}
 			dropsToo, err := n.digest(digest, chain)
@@ -103,9 +112,9 @@ func (n *netfilter) digest(to io.Writer, chain *nftables.Chain) (drops bool, _ e
 	drops = chain.Policy != nil && *chain.Policy == nftables.ChainPolicyDrop
 	for _, rule := range rules {
 		kept := slices.DeleteFunc(rule.Exprs, func(e expr.Any) bool { _, is := e.(*expr.Counter); return is })
-		if slices.ContainsFunc(kept, func(e expr.Any) bool {
+		if builtIn(chain.Table) && slices.ContainsFunc(kept, func(e expr.Any) bool {
 			to, is := e.(*expr.Verdict)
-			return is && isGenerated(to.Chain)
+			return is && to.Chain != ""
 		}) {
 			continue
 		}

@@ -26,8 +26,9 @@ func state(t *testing.T, n *netfilter) map[string]string {
 	return found
 }
 
-// What somebody left in the firewall must be seen: a table, a rule that was added to one, and that it drops packets.
-// Counters change with each packet, and chains of kube-proxy with each Service: neither makes a difference.
+// What somebody left in the firewall must be seen: a table, a rule that was added to a built-in chain, and that it drops
+// packets. Counters change with each packet, and chains of network components with each Service, pod and policy: neither
+// makes a difference, nor do the rules that lead there.
 func TestStateOfTables(t *testing.T) {
 	t.Parallel()
 	n := emptyNetwork(t)
@@ -37,23 +38,26 @@ func TestStateOfTables(t *testing.T) {
 	add := func(family nftables.TableFamily, table, chain string, exprs ...expr.Any) {
 		t.Helper()
 		in := n.conn.AddTable(&nftables.Table{Family: family, Name: table})
-		n.conn.AddRule(&nftables.Rule{
-			Table: in, Chain: n.conn.AddChain(&nftables.Chain{Table: in, Name: chain}), Exprs: exprs,
-		})
+		into := &nftables.Chain{Table: in, Name: chain}
+		if chain == "OUTPUT" {
+			into.Type, into.Hooknum = nftables.ChainTypeFilter, nftables.ChainHookOutput
+			into.Priority = nftables.ChainPriorityFilter
+		}
+		n.conn.AddRule(&nftables.Rule{Table: in, Chain: n.conn.AddChain(into), Exprs: exprs})
 		if err := n.conn.Flush(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	const filter, later = api.StateTable + " ip filter", api.StateTable + " inet later"
+	const filter, later = api.StateBuiltIn + " ip filter", api.StateTable + " inet later"
 	add(nftables.TableFamilyIPv4, "filter", "OUTPUT", &expr.Counter{Packets: 1},
 		&expr.Verdict{Kind: expr.VerdictAccept})
 	first := state(t, n)
 	if len(first) != 1 || first[filter] == "" || strings.HasPrefix(first[filter], api.StateDrops) {
 		t.Fatalf("a table with a rule that accepts: %v", first)
 	}
-	add(nftables.TableFamilyIPv4, "filter", "KUBE-SERVICES", &expr.Verdict{Kind: expr.VerdictDrop})
+	add(nftables.TableFamilyIPv4, "filter", "policies", &expr.Verdict{Kind: expr.VerdictDrop})
 	add(nftables.TableFamilyIPv4, "filter", "OUTPUT", &expr.Counter{Packets: 7},
-		&expr.Verdict{Kind: expr.VerdictJump, Chain: "KUBE-SERVICES"})
+		&expr.Verdict{Kind: expr.VerdictJump, Chain: "policies"})
 	add(nftables.TableFamilyIPv4, "kube-proxy", "services", &expr.Verdict{Kind: expr.VerdictDrop})
 	if found := state(t, n); len(found) != 1 || found[filter] != first[filter] {
 		t.Errorf("generated chains make a difference: %v, before %v", found, first)

@@ -69,6 +69,8 @@ func nodeChange(item string, was, is map[string]string) Kind {
 		return ""
 	case strings.HasPrefix(item, api.StateProcess+" ") && !exists:
 		return ""
+	case existed && exists && !ofRun && strings.HasPrefix(item, api.StateTable+" "):
+		return "" // the component that made the table may change it at any time
 	case ofRun && !strings.HasPrefix(now, api.StateDrops): // the fault's own table: removed, emptied or opened
 		return ""
 	case !existed:

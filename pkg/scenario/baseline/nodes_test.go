@@ -28,6 +28,8 @@ func TestNodeChanges(t *testing.T) {
 		{table, api.StateOfRun, "1", ""},
 		{table, api.StateOfRun, api.StateDrops + "1", "the " + table + " was changed"},
 		{table, "-", "1", "the " + table + " is new"},
+		{table, "1", "2", ""},
+		{"iptables table ip filter", "1", "2", "the iptables table ip filter was changed"},
 	} {
 		state := func(digest string) *Baseline {
 			items := map[string]string{"file /etc/hosts": "1"}
