@@ -149,3 +149,52 @@ func (f *Facts) waitsForBinding(pod *corev1.Pod, _ *Node) (source, text string) 
 
 // awaitsBinding matches log lines about a claim that is not bound yet.
 var awaitsBinding = regexp.MustCompile(`(?i)\b(?:not|yet|until|want)\W.{0,20}\bbound\b`)
+
+var (
+	// selectorsOf, emptyServer and nicFound match lines in the log of the RDMA shared device plugin.
+	selectorsOf = regexp.MustCompile(`\{ResourceName:(\S+) [^{}]*Selectors:\{([^}]*)\}`)
+	emptyServer = regexp.MustCompile(`creating empty resource server for (\S+)`)
+	nicFound    = regexp.MustCompile(`device found: (\S+)\s+\S+\s+((?:Mellanox|NVIDIA).*\S)`)
+)
+
+// unselected reports an RDMA NIC that the selectors of the RDMA shared device plugin leave out, if the node offers none
+// of the resource. The plugin checks all NICs, including Ethernet NICs, before it applies the selectors.
+func (f *Facts) unselected(pod *corev1.Pod, _ *Node) (source, text string) {
+	if !Serves(pod) {
+		return "", ""
+	}
+	log := ""
+	for _, l := range slices.Concat(f.HeadsOf(pod), f.LogsOf(pod)) {
+		log += l.Text
+	}
+	for _, server := range emptyServer.FindAllStringSubmatch(log, -1) {
+		for _, m := range selectorsOf.FindAllStringSubmatch(log, -1) {
+			if m[1] != server[1] || f.offered("/"+m[1]) {
+				continue
+			}
+			for _, nic := range nicFound.FindAllStringSubmatch(log, -1) {
+				if strings.Contains(log, "for device "+nic[1]) {
+					continue // the plugin did not find its RDMA devices
+				}
+				text = "selectors of " + m[1] + ": " + m[2] + "; not selected: NIC " + nic[1] + ", " +
+					strings.Join(strings.Fields(nic[2]), " ")
+				if waiting := f.PodsWaitingFor([]string{"/" + m[1]}); len(waiting) > 0 {
+					return "log of " + PodObject(pod).String() + ", compared", text + "; needed by " + waiting[0]
+				}
+			}
+		}
+	}
+	return "log of " + PodObject(pod).String() + ", compared", text
+}
+
+// offered reports whether a node offers a resource whose name ends with the suffix.
+func (f *Facts) offered(suffix string) bool {
+	return slices.ContainsFunc(f.Nodes, func(n *Node) bool {
+		for name, amount := range n.Status.Allocatable {
+			if strings.HasSuffix(string(name), suffix) && !amount.IsZero() {
+				return true
+			}
+		}
+		return false
+	})
+}
