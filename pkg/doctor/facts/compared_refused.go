@@ -151,14 +151,13 @@ func (f *Facts) waitsForBinding(pod *corev1.Pod, _ *Node) (source, text string) 
 var awaitsBinding = regexp.MustCompile(`(?i)\b(?:not|yet|until|want)\W.{0,20}\bbound\b`)
 
 var (
-	// selectorsOf, emptyServer and nicFound match lines in the log of the RDMA shared device plugin.
+	// selectorsOf and nicFound match lines in the log of the RDMA shared device plugin.
 	selectorsOf = regexp.MustCompile(`\{ResourceName:(\S+) [^{}]*Selectors:\{([^}]*)\}`)
-	emptyServer = regexp.MustCompile(`creating empty resource server for (\S+)`)
 	nicFound    = regexp.MustCompile(`device found: (\S+)\s+\S+\s+((?:Mellanox|NVIDIA).*\S)`)
 )
 
-// unselected reports an RDMA NIC that the selectors of the RDMA shared device plugin leave out, if the node offers none
-// of the resource. The plugin checks all NICs, including Ethernet NICs, before it applies the selectors.
+// unselected reports an RDMA NIC that the selectors of the RDMA shared device plugin leave out, if no node offers the
+// resource. The plugin checks all NICs, including Ethernet NICs, before it applies the selectors.
 func (f *Facts) unselected(pod *corev1.Pod, _ *Node) (source, text string) {
 	if !Serves(pod) {
 		return "", ""
@@ -167,24 +166,23 @@ func (f *Facts) unselected(pod *corev1.Pod, _ *Node) (source, text string) {
 	for _, l := range slices.Concat(f.HeadsOf(pod), f.LogsOf(pod)) {
 		log += l.Text
 	}
-	for _, server := range emptyServer.FindAllStringSubmatch(log, -1) {
-		for _, m := range selectorsOf.FindAllStringSubmatch(log, -1) {
-			if m[1] != server[1] || f.offered("/"+m[1]) {
-				continue
+	source = "log of " + PodObject(pod).String() + ", compared"
+	for _, m := range selectorsOf.FindAllStringSubmatch(log, -1) {
+		if !strings.Contains(log, "creating empty resource server for "+m[1]+"\n") || f.offered("/"+m[1]) {
+			continue
+		}
+		for _, nic := range nicFound.FindAllStringSubmatch(log, -1) {
+			if strings.Contains(log, "for device "+nic[1]) {
+				continue // the plugin did not find its RDMA devices
 			}
-			for _, nic := range nicFound.FindAllStringSubmatch(log, -1) {
-				if strings.Contains(log, "for device "+nic[1]) {
-					continue // the plugin did not find its RDMA devices
-				}
-				text = "selectors of " + m[1] + ": " + m[2] + "; not selected: NIC " + nic[1] + ", " +
-					strings.Join(strings.Fields(nic[2]), " ")
-				if waiting := f.PodsWaitingFor([]string{"/" + m[1]}); len(waiting) > 0 {
-					return "log of " + PodObject(pod).String() + ", compared", text + "; needed by " + waiting[0]
-				}
+			text = "selectors of " + m[1] + ": " + m[2] + "; not selected: NIC " + nic[1] + ", " +
+				strings.Join(strings.Fields(nic[2]), " ")
+			if waiting := f.PodsWaitingFor([]string{"/" + m[1]}); len(waiting) > 0 {
+				return source, text + "; needed by " + waiting[0]
 			}
 		}
 	}
-	return "log of " + PodObject(pod).String() + ", compared", text
+	return source, text
 }
 
 // offered reports whether a node offers a resource whose name ends with the suffix.

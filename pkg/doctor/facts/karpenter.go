@@ -70,19 +70,22 @@ func (f *Facts) limits(line string, pod *corev1.Pod) bool {
 // Refused returns the events about launches of nodes that failed for lack of capacity, if they are of NodePools that
 // events about the pods name. For some minutes, Karpenter then considers these instance types unsuitable.
 func (f *Facts) Refused(pods []*corev1.Pod) (all []signatures.Line) {
+	about := ""
+	for _, pod := range pods {
+		for _, e := range f.EventsOfPod(pod) {
+			if text := strings.ToLower(e.Message); strings.Contains(text, "nodepool ") {
+				about += text
+			}
+		}
+	}
+	if about == "" {
+		return nil
+	}
 	for i := range f.Snapshot.Events {
 		e := &f.Snapshot.Events[i]
 		claim := e.InvolvedObject.Name
-		at := strings.LastIndex(claim, "-")
-		if e.Reason != "InsufficientCapacityError" || at < 0 {
-			continue
-		}
-		named := func(about *corev1.Event) bool {
-			return strings.Contains(strings.ToLower(about.Message), fmt.Sprintf("nodepool %q", claim[:at]))
-		}
-		if slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
-			return slices.ContainsFunc(f.EventsOfPod(pod), named)
-		}) {
+		if at := strings.LastIndex(claim, "-"); at > 0 && e.Reason == "InsufficientCapacityError" &&
+			strings.Contains(about, `nodepool "`+claim[:at]+`"`) {
 			all = append(all, signatures.Line{Place: signatures.Event, Evidence: Quote(e)})
 		}
 	}

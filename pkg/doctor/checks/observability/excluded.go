@@ -106,7 +106,7 @@ func checkExcluded(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet) {
 	}
 	if e, ok := engineMissed(f); ok && strings.Contains(d.Name, "dcgm") && !strings.Contains(d.Name, "exporter") {
 		found.As, found.Evidence = ofEngine, append(found.Evidence, e)
-		found.Cause = "An agent that does not reach DCGM's host engine reports the GPUs of the node as faulty. Do not " +
+		found.Cause = "An agent that does not reach DCGM's host engine reports the node's GPUs as faulty. Do not " +
 			"replace or reboot the node."
 	}
 	r.Add(found)
