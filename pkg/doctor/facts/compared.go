@@ -83,7 +83,7 @@ import (
 //	nvidia-smi works on the node with driver VERSION, Pod NAME is ready    another pod of the GPU software
 //	KMM replaced the AMD driver on the node without a reboot     and the node offers no amd.com/gpu
 //	amdgpu of kernel VERSION                                     according to the kernel log, not the ROCm driver
-//	selectors of RESOURCE: SELECTORS; not selected: NIC ADDRESS, NAME(; needed by NAMESPACE/NAME)    for RDMA
+//	selectors of RESOURCE: SELECTORS; not selected: NIC ADDRESS, NAME; needed by PODS    for RDMA
 //	AMD GPU on the node, none offered                            the same, for an unknown reason
 func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line

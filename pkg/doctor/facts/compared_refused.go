@@ -153,7 +153,7 @@ var awaitsBinding = regexp.MustCompile(`(?i)\b(?:not|yet|until|want)\W.{0,20}\bb
 var (
 	// selectorsOf and nicFound match lines in the log of the RDMA shared device plugin.
 	selectorsOf = regexp.MustCompile(`\{ResourceName:(\S+) [^{}]*Selectors:\{([^}]*)\}`)
-	nicFound    = regexp.MustCompile(`device found: (\S+)\s+\S+\s+((?:Mellanox|NVIDIA).*\S)`)
+	nicFound    = regexp.MustCompile(`device found: (\S+)\s+\S+\s+(?:Mellanox|NVIDIA).*\t(\S.*\S)`)
 )
 
 // unselected reports an RDMA NIC that the selectors of the RDMA shared device plugin leave out, if no node offers the
@@ -166,33 +166,20 @@ func (f *Facts) unselected(pod *corev1.Pod, _ *Node) (source, text string) {
 	for _, l := range slices.Concat(f.HeadsOf(pod), f.LogsOf(pod)) {
 		log += l.Text
 	}
-	source = "log of " + PodObject(pod).String() + ", compared"
 	for _, m := range selectorsOf.FindAllStringSubmatch(log, -1) {
-		if !strings.Contains(log, "creating empty resource server for "+m[1]+"\n") || f.offered("/"+m[1]) {
+		if !strings.Contains(log, "creating empty resource server for "+m[1]+"\n") {
 			continue
 		}
 		for _, nic := range nicFound.FindAllStringSubmatch(log, -1) {
-			if strings.Contains(log, "for device "+nic[1]) {
-				continue // the plugin did not find its RDMA devices
-			}
-			text = "selectors of " + m[1] + ": " + m[2] + "; not selected: NIC " + nic[1] + ", " +
-				strings.Join(strings.Fields(nic[2]), " ")
-			if waiting := f.PodsWaitingFor([]string{"/" + m[1]}); len(waiting) > 0 {
-				return source, text + "; needed by " + waiting[0]
+			// Otherwise, the plugin did not find the RDMA devices of the NIC, or another node has the resource.
+			if !strings.Contains(log, "for device "+nic[1]) && !slices.ContainsFunc(f.Nodes, func(n *Node) bool {
+				return n.Allocatable(corev1.ResourceName("rdma/"+m[1])) > 0
+			}) {
+				return "log of " + PodObject(pod).String() + ", compared", "selectors of " + m[1] + ": " + m[2] +
+					"; not selected: NIC " + nic[1] + ", " + nic[2] + "; needed by " +
+					strings.Join(f.PodsWaitingFor([]string{"/" + m[1]}), ", ")
 			}
 		}
 	}
-	return source, text
-}
-
-// offered reports whether a node offers a resource whose name ends with the suffix.
-func (f *Facts) offered(suffix string) bool {
-	return slices.ContainsFunc(f.Nodes, func(n *Node) bool {
-		for name, amount := range n.Status.Allocatable {
-			if strings.HasSuffix(string(name), suffix) && !amount.IsZero() {
-				return true
-			}
-		}
-		return false
-	})
+	return "", ""
 }

@@ -21,9 +21,6 @@ var monitors = regexp.MustCompile(`dcgm|(?:gpu|nvidia).*(?:exporter|monitor|metr
 // because it does not reach DCGM's host engine.
 const ofEngine = "engine"
 
-// withoutEngine matches the message of such an agent.
-var withoutEngine = regexp.MustCompile(`(?i)connect\w* .*host ?engine`)
-
 func excludedCheck() engine.Check {
 	return engine.Check{
 		ID: "obs.excluded", Layer: finding.LayerObservability,
@@ -120,7 +117,7 @@ func engineMissed(f *facts.Facts) (e finding.Evidence, ok bool) {
 			if len(facts.XIDsIn(c.Reason+" "+c.Message)) > 0 {
 				return e, false
 			}
-			if !ok && withoutEngine.MatchString(c.Message) {
+			if !ok && strings.Contains(c.Message, "onnecting to nv-hostengine") {
 				e, ok = facts.QuoteCondition(n, c), true
 			}
 		}
