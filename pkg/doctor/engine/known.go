@@ -72,7 +72,7 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 					strings.Contains(line.Evidence.Source, "[PodScheduled]")
 			})
 		}
-		lines = append(f.PlacementLogs(pods), lines...)
+		lines = slices.Concat(f.PlacementLogs(pods), lines, f.Refused(pods))
 	}
 	switch {
 	case strings.HasPrefix(found.As, signatures.Running):

@@ -83,6 +83,7 @@ import (
 //	nvidia-smi works on the node with driver VERSION, Pod NAME is ready    another pod of the GPU software
 //	KMM replaced the AMD driver on the node without a reboot     and the node offers no amd.com/gpu
 //	amdgpu of kernel VERSION                                     according to the kernel log, not the ROCm driver
+//	selectors of RESOURCE: SELECTORS; not selected: NIC ADDRESS, NAME; needed by PODS    for RDMA
 //	AMD GPU on the node, none offered                            the same, for an unknown reason
 func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
@@ -100,7 +101,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.kserveDefaults, f.withoutSidecar, f.unreadEnv,
 		f.heldVolume, f.waitsForBinding, f.unexpanded, f.defaultLimit, f.OtherDomain, f.otherKubelet, f.driverElsewhere,
 		f.switchedOff, f.missingFile, f.mountedTwice, f.refusedByPeer, f.movedPort, f.silent, f.withoutDeviceshare,
-		f.LeftOver, f.smiWorks, f.lostAMD, f.ofKernel,
+		f.LeftOver, f.smiWorks, f.lostAMD, f.ofKernel, f.unselected,
 	} {
 		if source, text := compare(pod, n); text != "" {
 			all = append(all, signatures.Line{

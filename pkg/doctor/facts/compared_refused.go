@@ -149,3 +149,37 @@ func (f *Facts) waitsForBinding(pod *corev1.Pod, _ *Node) (source, text string) 
 
 // awaitsBinding matches log lines about a claim that is not bound yet.
 var awaitsBinding = regexp.MustCompile(`(?i)\b(?:not|yet|until|want)\W.{0,20}\bbound\b`)
+
+var (
+	// selectorsOf and nicFound match lines in the log of the RDMA shared device plugin.
+	selectorsOf = regexp.MustCompile(`\{ResourceName:(\S+) [^{}]*Selectors:\{([^}]*)\}`)
+	nicFound    = regexp.MustCompile(`device found: (\S+)\s+\S+\s+(?:Mellanox|NVIDIA).*\t(\S.*\S)`)
+)
+
+// unselected reports an RDMA NIC that the selectors of the RDMA shared device plugin leave out, if no node offers the
+// resource. The plugin checks all NICs, including Ethernet NICs, before it applies the selectors.
+func (f *Facts) unselected(pod *corev1.Pod, _ *Node) (source, text string) {
+	if !Serves(pod) {
+		return "", ""
+	}
+	log := ""
+	for _, l := range slices.Concat(f.HeadsOf(pod), f.LogsOf(pod)) {
+		log += l.Text
+	}
+	for _, m := range selectorsOf.FindAllStringSubmatch(log, -1) {
+		if !strings.Contains(log, "creating empty resource server for "+m[1]+"\n") {
+			continue
+		}
+		for _, nic := range nicFound.FindAllStringSubmatch(log, -1) {
+			// Otherwise, the plugin did not find the RDMA devices of the NIC, or another node has the resource.
+			if !strings.Contains(log, "for device "+nic[1]) && !slices.ContainsFunc(f.Nodes, func(n *Node) bool {
+				return n.Allocatable(corev1.ResourceName("rdma/"+m[1])) > 0
+			}) {
+				return "log of " + PodObject(pod).String() + ", compared", "selectors of " + m[1] + ": " + m[2] +
+					"; not selected: NIC " + nic[1] + ", " + nic[2] + "; needed by " +
+					strings.Join(f.PodsWaitingFor([]string{"/" + m[1]}), ", ")
+			}
+		}
+	}
+	return "", ""
+}

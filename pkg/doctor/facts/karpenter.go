@@ -67,6 +67,31 @@ func (f *Facts) limits(line string, pod *corev1.Pod) bool {
 	})
 }
 
+// Refused returns the events about launches of nodes that failed for lack of capacity, if they are of NodePools that
+// events about the pods name. For some minutes, Karpenter then considers these instance types unsuitable.
+func (f *Facts) Refused(pods []*corev1.Pod) (all []signatures.Line) {
+	about := ""
+	for _, pod := range pods {
+		for _, e := range f.EventsOfPod(pod) {
+			if text := strings.ToLower(e.Message); strings.Contains(text, "nodepool ") {
+				about += text
+			}
+		}
+	}
+	if about == "" {
+		return nil
+	}
+	for i := range f.Snapshot.Events {
+		e := &f.Snapshot.Events[i]
+		claim := e.InvolvedObject.Name
+		if at := strings.LastIndex(claim, "-"); at > 0 && e.Reason == "InsufficientCapacityError" &&
+			strings.Contains(about, `nodepool "`+claim[:at]+`"`) {
+			all = append(all, signatures.Line{Place: signatures.Event, Evidence: Quote(e)})
+		}
+	}
+	return all
+}
+
 // skips reports whether a line in Karpenter's log is about a NodePool that has no suitable instance types and that the
 // pod is waiting for: the pod's selector or tolerations contain the NodePool's name or the instance type in this name.
 func skips(line string, pod *corev1.Pod) bool {

@@ -17,6 +17,10 @@ import (
 // monitors matches the names of DaemonSets that monitor NVIDIA GPUs.
 var monitors = regexp.MustCompile(`dcgm|(?:gpu|nvidia).*(?:exporter|monitor|metrics)`)
 
+// ofEngine is the kind (Finding.As) of findings about DaemonSets without which an agent reports its nodes as faulty,
+// because it does not reach DCGM's host engine.
+const ofEngine = "engine"
+
 func excludedCheck() engine.Check {
 	return engine.Check{
 		ID: "obs.excluded", Layer: finding.LayerObservability,
@@ -27,7 +31,8 @@ func excludedCheck() engine.Check {
 		Why: "A DaemonSet without a matching node has no pods and no events, and its chart installs successfully. " +
 			"The chart of dcgm-exporter does not tolerate the taint nvidia.com/gpu. DaemonSets of the GPU operator " +
 			"and of cloud providers, and clusters in which another DaemonSet monitors the GPUs, are ignored.",
-		Sources: []string{"dcgm-exporter#731"},
+		ExplainsAs: map[string][]string{ofEngine: {"node.condition"}},
+		Sources:    []string{"dcgm-exporter#731", "containers-roadmap#2567"},
 		Run: func(f *facts.Facts, r *engine.Result) {
 			if r.Lacks(f, "api/daemonsets") || r.Lacks(f, "api/nodes") || r.Lacks(f, "api/pods") {
 				return
@@ -87,7 +92,7 @@ func checkExcluded(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet) {
 	}
 	found := finding.Finding{
 		Object: object, Severity: finding.Warning, Confidence: finding.Certain,
-		Title: "the GPU exporter runs on no node, because " + why,
+		Title: d.Name + ", which monitors GPUs, runs on no node, because " + why,
 		Evidence: []finding.Evidence{
 			finding.FieldEvidence(object, ".status.desiredNumberScheduled", "%d", d.Status.DesiredNumberScheduled), e,
 		},
@@ -96,5 +101,26 @@ func checkExcluded(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet) {
 	for _, n := range f.GPUNodes {
 		found.Nodes = append(found.Nodes, n.Name)
 	}
+	if e, ok := engineMissed(f); ok && strings.Contains(d.Name, "dcgm") && !strings.Contains(d.Name, "exporter") {
+		found.As, found.Evidence = ofEngine, append(found.Evidence, e)
+		found.Cause = "An agent that does not reach DCGM's host engine reports the node's GPUs as faulty. Do not " +
+			"replace or reboot the node."
+	}
 	r.Add(found)
+}
+
+// engineMissed quotes a node condition of an agent that does not reach DCGM's host engine. It returns false if there is
+// none, or if a condition reports an XID.
+func engineMissed(f *facts.Facts) (e finding.Evidence, ok bool) {
+	for _, n := range f.GPUNodes {
+		for _, c := range n.Status.Conditions {
+			if len(facts.XIDsIn(c.Reason+" "+c.Message)) > 0 {
+				return e, false
+			}
+			if !ok && strings.Contains(c.Message, "onnecting to nv-hostengine") {
+				e, ok = facts.QuoteCondition(n, c), true
+			}
+		}
+	}
+	return e, ok
 }

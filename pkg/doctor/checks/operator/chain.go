@@ -196,7 +196,15 @@ func (l link) state(f *facts.Facts, n *facts.Node) (linkState, facts.PodTrouble)
 			}
 		}
 	}
-	return l.awaited(f, n)
+	state, t := l.awaited(f, n)
+	if state == linkBroken && t.Waits && l.part != "" {
+		for _, pod := range facts.Current(n, l.part) {
+			if own, bad := facts.OperandTrouble(f, pod); bad && !own.Waits {
+				return state, own // another container of the pod fails
+			}
+		}
+	}
+	return state, t
 }
 
 // made returns a link's state according to the pod that performs the step.

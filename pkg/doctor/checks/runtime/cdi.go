@@ -130,11 +130,15 @@ func cdiFix(f *facts.Facts, n *facts.Node, devices string) finding.Fix {
 		}
 	case strings.Contains(devices, "k8s.device-plugin.nvidia.com") && len(facts.Current(n, facts.DevicePlugin)) > 0:
 		pod := facts.Current(n, facts.DevicePlugin)[0]
-		return finding.Fix{
-			Text: "the device plugin writes the specification of these devices when it starts: restart the device " +
-				"plugin pod, and check its log if the specification is not in /var/run/cdi afterwards",
+		fix := finding.Fix{
+			Text: "The device plugin writes the specification of these devices when it starts: restart the device " +
+				"plugin pod, and check its log if the specification is not in /var/run/cdi afterwards.",
 			Commands: []string{facts.RestartPod(pod.Namespace, pod.Name)},
 		}
+		if strings.Contains(devices, "=MIG-") && strings.Contains(pod.Spec.Containers[0].Image, "hami") {
+			fix.Text += " HAMi before 2.9.0 does not add the MIG instances that it creates later: upgrade it."
+		}
+		return fix
 	case strings.Contains(devices, "k8s.gpu.nvidia.com") || strings.Contains(devices, "gpu.nvidia.com/"):
 		fix :=
 			finding.Fix{Text: "the DRA driver writes a claim's specification when it prepares the claim: restart the " +
