@@ -84,11 +84,19 @@ import (
 //	KMM replaced the AMD driver on the node without a reboot     and the node offers no amd.com/gpu
 //	amdgpu of kernel VERSION                                     according to the kernel log, not the ROCm driver
 //	AMD GPU on the node, none offered                            the same, for an unknown reason
+//	... ListAndWatch ended unexpectedly ...      the kubelet's line about a resource that the pod requests, if none is left
+//	readiness alone: COMMAND                     the part of the readiness probe that the liveness probe does not have
 func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
 	n := f.Node(pod.Spec.NodeName)
 	if n == nil {
-		return append(f.unadvertised(pod), f.keptOff(pod)...)
+		all = append(f.unadvertised(pod), f.keptOff(pod)...)
+		for _, n := range f.Nodes {
+			if source, text := f.lostList(pod, n); text != "" {
+				all = append(all, comparedLine(source, text))
+			}
+		}
+		return all
 	}
 	for _, compare := range []func(*corev1.Pod, *Node) (source, text string){
 		f.RefusedStrategy, f.withoutCDI, f.otherRoot, f.unansweredBy,
@@ -100,15 +108,19 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.kserveDefaults, f.withoutSidecar, f.unreadEnv,
 		f.heldVolume, f.waitsForBinding, f.unexpanded, f.defaultLimit, f.OtherDomain, f.otherKubelet, f.driverElsewhere,
 		f.switchedOff, f.missingFile, f.mountedTwice, f.refusedByPeer, f.movedPort, f.silent, f.withoutDeviceshare,
-		f.LeftOver, f.smiWorks, f.lostAMD, f.ofKernel,
+		f.LeftOver, f.smiWorks, f.lostAMD, f.ofKernel, f.lostList, f.readinessAlone,
 	} {
 		if source, text := compare(pod, n); text != "" {
-			all = append(all, signatures.Line{
-				Place: signatures.Spec, Compared: true, Evidence: finding.Evidence{Source: source, Text: text},
-			})
+			all = append(all, comparedLine(source, text))
 		}
 	}
 	return all
+}
+
+func comparedLine(source, text string) signatures.Line {
+	return signatures.Line{
+		Place: signatures.Spec, Compared: true, Evidence: finding.Evidence{Source: source, Text: text},
+	}
 }
 
 // AcceptsMounts is the toolkit setting that lets containers get GPUs through volume mounts.

@@ -246,3 +246,22 @@ func (f *Facts) withoutNRI(pod *corev1.Pod, _ *Node) (source, text string) {
 	return "ClusterPolicy " + p.GetName() + " .spec.cdi.nriPluginEnabled and .spec.toolkit.enabled",
 		"conflict: NRI plugin enabled, toolkit disabled in " + p.GetName()
 }
+
+// lostList quotes the kubelet about a device plugin whose list of devices ended, if the pod requests the plugin's
+// resource and the node offers none.
+func (f *Facts) lostList(pod *corev1.Pod, n *Node) (source, text string) {
+	if n.Host == nil {
+		return "", ""
+	}
+	for name := range Demand(pod) {
+		for unit, journal := range n.Host.Journals {
+			for line := range strings.Lines(journal) {
+				if strings.Contains(line, "istAndWatch ended unexpectedly") &&
+					strings.Contains(line, `"`+string(name)+`"`) && n.Allocatable(name) == 0 {
+					source, text = "nodes/"+n.Name+"/journal/"+unit, strings.TrimSpace(line)
+				}
+			}
+		}
+	}
+	return source, text
+}

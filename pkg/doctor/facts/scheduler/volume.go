@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
@@ -71,23 +72,64 @@ func (s *Scheduler) volume(pod *corev1.Pod, message string, roomy []*facts.Node)
 // that should have created the volume is not scheduled.
 func (s *Scheduler) nowhere(namespace, claim string) (all []finding.Evidence) {
 	name, required := facts.AffinityOf(s.F, namespace, claim)
-	if required == nil || slices.ContainsFunc(s.F.Nodes, func(n *facts.Node) bool {
-		return slices.ContainsFunc(required.NodeSelectorTerms,
-			func(t corev1.NodeSelectorTerm) bool { return termMatches(t, n) })
-	}) {
+	if required == nil || admits(required, s.F.Nodes) {
 		return nil
 	}
+	all = append(all, finding.Evidence{
+		Source: "PersistentVolume " + name + " .spec.nodeAffinity, and labels of all nodes",
+		Text:   "volume on no node: claim " + claim + " requires " + rulesOf(required),
+	})
+	return append(all, s.keptHelper(nil, name)...)
+}
+
+// rulesOf formats the expressions of a node selector.
+func rulesOf(required *corev1.NodeSelector) string {
 	var rules []string
 	for _, t := range required.NodeSelectorTerms {
 		for _, e := range t.MatchExpressions {
 			rules = append(rules, fmt.Sprintf("%s %s %q", e.Key, e.Operator, e.Values))
 		}
 	}
-	all = append(all, finding.Evidence{
-		Source: "PersistentVolume " + name + " .spec.nodeAffinity, and labels of all nodes",
-		Text:   "volume on no node: claim " + claim + " requires " + strings.Join(rules, " or "),
+	return strings.Join(rules, " or ")
+}
+
+// admits reports whether a volume with the node affinity can be attached to one of the nodes.
+func admits(required *corev1.NodeSelector, nodes []*facts.Node) bool {
+	return required != nil && slices.ContainsFunc(nodes, func(n *facts.Node) bool {
+		return slices.ContainsFunc(required.NodeSelectorTerms,
+			func(t corev1.NodeSelectorTerm) bool { return termMatches(t, n) })
 	})
-	return append(all, s.keptHelper(nil, name)...)
+}
+
+// twin returns evidence that another claim of the namespace has a volume of the same owner, such as a cache of models,
+// on a node with room for the pod.
+func (s *Scheduler) twin(namespace, claim, volume string, roomy []*facts.Node) []finding.Evidence {
+	owners := map[types.UID]string{}
+	for _, pv := range s.F.PersistentVolumes {
+		for _, owner := range pv.GetOwnerReferences() {
+			if pv.GetName() == volume {
+				owners[owner.UID] = owner.Kind + " " + owner.Name
+			}
+		}
+	}
+	for _, pvc := range s.F.PersistentVolumeClaims {
+		name, required := facts.AffinityOf(s.F, namespace, pvc.GetName())
+		if pvc.GetNamespace() != namespace || pvc.GetName() == claim || !admits(required, roomy) {
+			continue
+		}
+		for _, pv := range s.F.PersistentVolumes {
+			for _, owner := range pv.GetOwnerReferences() {
+				if pv.GetName() == name && owners[owner.UID] != "" {
+					return []finding.Evidence{{
+						Source: "PersistentVolume " + volume + " and " + name + " .spec.nodeAffinity",
+						Text: "volume twin: claim " + claim + " is not on a node with room, claim " + pvc.GetName() +
+							" of the same " + owners[owner.UID] + " is",
+					}}
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // keptHelper returns evidence that a pod that should create a volume does not tolerate its node's taint. It looks for
@@ -121,9 +163,25 @@ func commandOf(pod *corev1.Pod) (all string) {
 	return all
 }
 
-// elsewhere compares the zone or node of a claim's volume with the zones of the nodes that have room for the pod.
+// elsewhere compares the zone, node or labels that a claim's volume requires with the nodes that have room for the pod.
 func (s *Scheduler) elsewhere(namespace, claim string, roomy []*facts.Node) []finding.Evidence {
 	name, there := facts.PlacesOf(s.F, namespace, claim)
+	if _, required := facts.AffinityOf(s.F, namespace, claim); required != nil && !admits(required, roomy) {
+		if twin := s.twin(namespace, claim, name, roomy); twin != nil {
+			return twin
+		}
+		if len(there) == 0 {
+			var names []string
+			for _, n := range roomy {
+				names = append(names, n.Name)
+			}
+			return []finding.Evidence{{
+				Source: "PersistentVolume " + name + " .spec.nodeAffinity, and labels of nodes",
+				Text: "volume bound by labels: claim " + claim + " requires " + rulesOf(required) +
+					"; GPU nodes with room: " + words.OrNone(words.Joined(names)),
+			}}
+		}
+	}
 	label, text := corev1.LabelTopologyZone, "volume in %s; GPU nodes with room in %s"
 	for _, n := range s.F.Nodes {
 		if len(there) == 1 && n.Labels[corev1.LabelHostname] == there[0] {
