@@ -138,34 +138,21 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 	if found.Crashed != "" { // the node and the other containers log unrelated messages
 		lines = slices.DeleteFunc(lines, func(line signatures.Line) bool { return line.Container != found.Crashed })
 	}
-	if len(pods) > 0 {
-		lines = ofFailed(f, pods[0], lines)
+	for _, pod := range pods[:min(1, len(pods))] {
+		own := slices.DeleteFunc(slices.Clone(lines), func(line signatures.Line) bool {
+			return line.Place == signatures.Log &&
+				slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+					return s.Name == line.Container && s.Ready
+				})
+		})
+		if len(telling(own)) > 0 { // a sidecar that is ready reports only the consequences
+			lines = own
+		}
 	}
 	if found.Confidence == finding.Certain {
 		found.Confidence = finding.Likely
 	}
 	quote(found, lines)
-}
-
-// ofFailed removes the logs of containers that did not fail, such as sidecars, which report the consequences. It
-// returns all lines if the log of the failed containers is not informative.
-func ofFailed(f *facts.Facts, pod *corev1.Pod, lines []signatures.Line) []signatures.Line {
-	var own, logs []signatures.Line
-	for _, line := range lines {
-		failed := slices.ContainsFunc(f.Troubles(pod), func(t facts.Trouble) bool {
-			return t.Container == line.Container
-		})
-		if failed || line.Place != signatures.Log {
-			own = append(own, line)
-		}
-		if failed && line.Place == signatures.Log {
-			logs = append(logs, line)
-		}
-	}
-	if len(telling(logs)) == 0 {
-		return lines
-	}
-	return own
 }
 
 // best returns the best matches. If the driver rejected a node's GPUs, no driver check recognizes the node as a GPU

@@ -84,22 +84,12 @@ import (
 //	KMM replaced the AMD driver on the node without a reboot     and the node offers no amd.com/gpu
 //	amdgpu of kernel VERSION                                     according to the kernel log, not the ROCm driver
 //	AMD GPU on the node, none offered                            the same, for an unknown reason
-//	... ListAndWatch ended unexpectedly ...      the kubelet's line about a resource that the pod requests, if none is left
-//	readiness alone: COMMAND                     the part of the readiness probe that the liveness probe does not have
+//	ListAndWatch ended LINE                                      of a resource that the pod requests and that is 0
 func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
-	n := f.Node(pod.Spec.NodeName)
-	if n == nil {
-		all = append(f.unadvertised(pod), f.keptOff(pod)...)
-		for _, n := range f.Nodes {
-			if source, text := f.lostList(pod, n); text != "" {
-				all = append(all, comparedLine(source, text))
-			}
-		}
-		return all
-	}
-	for _, compare := range []func(*corev1.Pod, *Node) (source, text string){
-		f.RefusedStrategy, f.withoutCDI, f.otherRoot, f.unansweredBy,
+	nodes := []*Node{f.Node(pod.Spec.NodeName)}
+	compares := []func(*corev1.Pod, *Node) (source, text string){
+		f.lostList, f.RefusedStrategy, f.withoutCDI, f.otherRoot, f.unansweredBy,
 		f.refusedEnv, f.turnedOff, f.profiles, f.volumes, f.fullVolume, f.killedAtLimit, f.runsElsewhere,
 		f.hangsOnlyHere, f.worksAsRoot, f.defaultLost, f.heldByConsole, f.staleOSTree,
 		f.probedElsewhere, f.loopbackOnly, f.otherContainersGPU, f.nodesDNS, f.covered, f.modelOutside,
@@ -108,19 +98,22 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.kserveDefaults, f.withoutSidecar, f.unreadEnv,
 		f.heldVolume, f.waitsForBinding, f.unexpanded, f.defaultLimit, f.OtherDomain, f.otherKubelet, f.driverElsewhere,
 		f.switchedOff, f.missingFile, f.mountedTwice, f.refusedByPeer, f.movedPort, f.silent, f.withoutDeviceshare,
-		f.LeftOver, f.smiWorks, f.lostAMD, f.ofKernel, f.lostList, f.readinessAlone,
-	} {
-		if source, text := compare(pod, n); text != "" {
-			all = append(all, comparedLine(source, text))
+		f.LeftOver, f.smiWorks, f.lostAMD, f.ofKernel,
+	}
+	if nodes[0] == nil {
+		all = append(f.unadvertised(pod), f.keptOff(pod)...)
+		nodes, compares = f.Nodes, compares[:1] // lostList
+	}
+	for _, n := range nodes {
+		for _, compare := range compares {
+			if source, text := compare(pod, n); text != "" {
+				all = append(all, signatures.Line{
+					Place: signatures.Spec, Compared: true, Evidence: finding.Evidence{Source: source, Text: text},
+				})
+			}
 		}
 	}
 	return all
-}
-
-func comparedLine(source, text string) signatures.Line {
-	return signatures.Line{
-		Place: signatures.Spec, Compared: true, Evidence: finding.Evidence{Source: source, Text: text},
-	}
 }
 
 // AcceptsMounts is the toolkit setting that lets containers get GPUs through volume mounts.

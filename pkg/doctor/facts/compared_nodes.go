@@ -250,16 +250,14 @@ func (f *Facts) withoutNRI(pod *corev1.Pod, _ *Node) (source, text string) {
 // lostList quotes the kubelet about a device plugin whose list of devices ended, if the pod requests the plugin's
 // resource and the node offers none.
 func (f *Facts) lostList(pod *corev1.Pod, n *Node) (source, text string) {
-	if n.Host == nil {
-		return "", ""
-	}
 	for name := range Demand(pod) {
+		if n.Host == nil || n.Allocatable(name) > 0 {
+			continue
+		}
+		ended := regexp.MustCompile(`ListAndWatch ended .*"` + regexp.QuoteMeta(string(name)) + `"`)
 		for unit, journal := range n.Host.Journals {
-			for line := range strings.Lines(journal) {
-				if strings.Contains(line, "istAndWatch ended unexpectedly") &&
-					strings.Contains(line, `"`+string(name)+`"`) && n.Allocatable(name) == 0 {
-					source, text = "nodes/"+n.Name+"/journal/"+unit, strings.TrimSpace(line)
-				}
+			if line := ended.FindString(journal); line != "" {
+				source, text = "nodes/"+n.Name+"/journal/"+unit, line
 			}
 		}
 	}

@@ -73,27 +73,6 @@ func (f *Facts) probedElsewhere(pod *corev1.Pod, _ *Node) (source, text string) 
 	return "", ""
 }
 
-// readinessAlone reports the part of a failing readiness probe's command that the liveness probe, which succeeds, does
-// not have.
-func (f *Facts) readinessAlone(pod *corev1.Pod, _ *Node) (source, text string) {
-	for i := range pod.Spec.Containers {
-		c := &pod.Spec.Containers[i]
-		if RunsReady(pod) || c.ReadinessProbe == nil || c.LivenessProbe == nil || c.ReadinessProbe.Exec == nil ||
-			c.LivenessProbe.Exec == nil || slices.ContainsFunc(f.EventsOfPod(pod), func(e *corev1.Event) bool {
-			return strings.Contains(e.Message, "iveness probe")
-		}) {
-			continue
-		}
-		lives := strings.Join(c.LivenessProbe.Exec.Command, " ")
-		command := strings.Join(c.ReadinessProbe.Exec.Command, " ")
-		if more, ok := strings.CutPrefix(command, lives+" && "); ok {
-			return PodObject(pod).String() + ", container " + c.Name + " .readinessProbe and .livenessProbe",
-				"readiness alone: " + more
-		}
-	}
-	return "", ""
-}
-
 // loopbackOnly reports a server that listens only on the loopback address, either by configuration or by default.
 func (f *Facts) loopbackOnly(pod *corev1.Pod, _ *Node) (source, text string) {
 	for i := range pod.Spec.Containers {

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
@@ -101,37 +100,6 @@ func admits(required *corev1.NodeSelector, nodes []*facts.Node) bool {
 	})
 }
 
-// twin returns evidence that another claim of the namespace has a volume of the same owner, such as a cache of models,
-// on a node with room for the pod.
-func (s *Scheduler) twin(namespace, claim, volume string, roomy []*facts.Node) []finding.Evidence {
-	owners := map[types.UID]string{}
-	for _, pv := range s.F.PersistentVolumes {
-		for _, owner := range pv.GetOwnerReferences() {
-			if pv.GetName() == volume {
-				owners[owner.UID] = owner.Kind + " " + owner.Name
-			}
-		}
-	}
-	for _, pvc := range s.F.PersistentVolumeClaims {
-		name, required := facts.AffinityOf(s.F, namespace, pvc.GetName())
-		if pvc.GetNamespace() != namespace || pvc.GetName() == claim || !admits(required, roomy) {
-			continue
-		}
-		for _, pv := range s.F.PersistentVolumes {
-			for _, owner := range pv.GetOwnerReferences() {
-				if pv.GetName() == name && owners[owner.UID] != "" {
-					return []finding.Evidence{{
-						Source: "PersistentVolume " + volume + " and " + name + " .spec.nodeAffinity",
-						Text: "volume twin: claim " + claim + " is not on a node with room, claim " + pvc.GetName() +
-							" of the same " + owners[owner.UID] + " is",
-					}}
-				}
-			}
-		}
-	}
-	return nil
-}
-
 // keptHelper returns evidence that a pod that should create a volume does not tolerate its node's taint. It looks for
 // one of the names in the pod's own name or in its command. If helper is not nil, keptHelper sets it to the pod.
 func (s *Scheduler) keptHelper(helper **corev1.Pod, names ...string) []finding.Evidence {
@@ -166,21 +134,20 @@ func commandOf(pod *corev1.Pod) (all string) {
 // elsewhere compares the zone, node or labels that a claim's volume requires with the nodes that have room for the pod.
 func (s *Scheduler) elsewhere(namespace, claim string, roomy []*facts.Node) []finding.Evidence {
 	name, there := facts.PlacesOf(s.F, namespace, claim)
-	if _, required := facts.AffinityOf(s.F, namespace, claim); required != nil && !admits(required, roomy) {
-		if twin := s.twin(namespace, claim, name, roomy); twin != nil {
-			return twin
-		}
-		if len(there) == 0 {
-			var names []string
-			for _, n := range roomy {
-				names = append(names, n.Name)
+	if _, required := facts.AffinityOf(s.F, namespace, claim); len(there) == 0 && required != nil &&
+		!admits(required, roomy) {
+		var fit []string
+		for _, pvc := range s.F.PersistentVolumeClaims {
+			_, other := facts.AffinityOf(s.F, namespace, pvc.GetName())
+			if pvc.GetNamespace() == namespace && admits(other, roomy) {
+				fit = append(fit, pvc.GetName())
 			}
-			return []finding.Evidence{{
-				Source: "PersistentVolume " + name + " .spec.nodeAffinity, and labels of nodes",
-				Text: "volume bound by labels: claim " + claim + " requires " + rulesOf(required) +
-					"; GPU nodes with room: " + words.OrNone(words.Joined(names)),
-			}}
 		}
+		return []finding.Evidence{{
+			Source: "PersistentVolume " + name + " .spec.nodeAffinity, and labels of nodes",
+			Text: "volume bound by labels: claim " + claim + " requires " + rulesOf(required) +
+				"; claims on GPU nodes with room: " + words.OrNone(words.Joined(fit)),
+		}}
 	}
 	label, text := corev1.LabelTopologyZone, "volume in %s; GPU nodes with room in %s"
 	for _, n := range s.F.Nodes {
