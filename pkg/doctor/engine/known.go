@@ -138,17 +138,6 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 	if found.Crashed != "" { // the node and the other containers log unrelated messages
 		lines = slices.DeleteFunc(lines, func(line signatures.Line) bool { return line.Container != found.Crashed })
 	}
-	for _, pod := range pods[:min(1, len(pods))] {
-		own := slices.DeleteFunc(slices.Clone(lines), func(line signatures.Line) bool {
-			return line.Place == signatures.Log &&
-				slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
-					return s.Name == line.Container && s.Ready
-				})
-		})
-		if len(telling(own)) > 0 { // a sidecar that is ready reports only the consequences
-			lines = own
-		}
-	}
 	if found.Confidence == finding.Certain {
 		found.Confidence = finding.Likely
 	}

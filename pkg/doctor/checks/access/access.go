@@ -298,10 +298,8 @@ func checkPodSecurity(f *facts.Facts, r *engine.Result) {
 			issue.Fix.Text = "Without a device plugin, only these volumes give the pods their GPU, and they need the " +
 				"level privileged. If users cannot create pods in the namespace, give it the label " +
 				"pod-security.kubernetes.io/enforce=privileged (warn and audit can keep their level). If the nodes " +
-				"list a GPU resource (second command), or users can create pods there, let a device plugin provide " +
-				"the GPU: make the pods request its resource, and remove the settings in the message."
-			issue.Fix.Commands = append(issue.Fix.Commands,
-				"kubectl get nodes -o custom-columns=NAME:.metadata.name,ALLOCATABLE:.status.allocatable")
+				"have a GPU resource in .status.allocatable, or users can create pods there, let a device plugin " +
+				"provide the GPU: make the pods request its resource, and remove the settings in the message."
 		}
 		if x.Component != "" {
 			issue.Title = "Pod Security rejects the pods of a GPU component, which must be privileged"
