@@ -36,6 +36,7 @@ func TestAccessChecks(t *testing.T) {
 	}
 	const exceeded = `Error creating: pods "x-1" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1, used: requests.nvidia.com/gpu=2, limited: requests.nvidia.com/gpu=2`
 	const security = `Error creating: pods "x" is forbidden: violates PodSecurity "restricted:latest": privileged (container "c" must not set securityContext.privileged=true)`
+	const devices = `, hostPath volumes (volumes "dev-shm", "kfd")`
 	const noClass = `Error creating: pods "x-1" is forbidden: pod rejected: RuntimeClass "nvidia" not found`
 	keyed := corev1.ResourceList{"requests.nvidia.com/gpu": pieces(2)}
 	runBench(t, map[string]benchCase{
@@ -58,7 +59,11 @@ func TestAccessChecks(t *testing.T) {
 		"Pod Security": {daemonSet(newBench().node("a", 2)).event("DaemonSet",
 			"nvidia-device-plugin-daemonset", "FailedCreate",
 			security), "ns.podsecurity error", "Do not lower the level of a namespace that users can access"},
-		"Pod Security, an app":          {refused(security), "ns.podsecurity warning", ""},
+		"Pod Security, an app":  {refused(security), "ns.podsecurity warning", ""},
+		"Pod Security, devices": {refused(security + devices), "ns.podsecurity error", "enforce=privileged (warn"},
+		"Pod Security, other volumes": {
+			refused(security + `, hostPath volumes (volume "hydride")`), "ns.podsecurity warning", "do not need them",
+		},
 		"Pod Security, beside GPU pods": {refused(security).pod("q", "a", 1), "ns.podsecurity warning", ""},
 		"RBAC": {refused(
 			`Error creating: pods is forbidden: User "system:serviceaccount:kube-system:x" cannot create resource "pods"`,

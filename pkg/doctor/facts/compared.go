@@ -85,14 +85,12 @@ import (
 //	amdgpu of kernel VERSION                                     according to the kernel log, not the ROCm driver
 //	selectors of RESOURCE: SELECTORS; not selected: NIC ADDRESS, NAME; needed by PODS    for RDMA
 //	AMD GPU on the node, none offered                            the same, for an unknown reason
+//	ListAndWatch ended LINE                                      of a resource that the pod requests and that is 0
 func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
-	n := f.Node(pod.Spec.NodeName)
-	if n == nil {
-		return append(f.unadvertised(pod), f.keptOff(pod)...)
-	}
-	for _, compare := range []func(*corev1.Pod, *Node) (source, text string){
-		f.RefusedStrategy, f.withoutCDI, f.otherRoot, f.unansweredBy,
+	nodes := []*Node{f.Node(pod.Spec.NodeName)}
+	compares := []func(*corev1.Pod, *Node) (source, text string){
+		f.lostList, f.RefusedStrategy, f.withoutCDI, f.otherRoot, f.unansweredBy,
 		f.refusedEnv, f.turnedOff, f.profiles, f.volumes, f.fullVolume, f.killedAtLimit, f.runsElsewhere,
 		f.hangsOnlyHere, f.worksAsRoot, f.defaultLost, f.heldByConsole, f.staleOSTree,
 		f.probedElsewhere, f.loopbackOnly, f.otherContainersGPU, f.nodesDNS, f.covered, f.modelOutside,
@@ -102,11 +100,18 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.heldVolume, f.waitsForBinding, f.unexpanded, f.defaultLimit, f.OtherDomain, f.otherKubelet, f.driverElsewhere,
 		f.switchedOff, f.missingFile, f.mountedTwice, f.refusedByPeer, f.movedPort, f.silent, f.withoutDeviceshare,
 		f.LeftOver, f.smiWorks, f.lostAMD, f.ofKernel, f.unselected,
-	} {
-		if source, text := compare(pod, n); text != "" {
-			all = append(all, signatures.Line{
-				Place: signatures.Spec, Compared: true, Evidence: finding.Evidence{Source: source, Text: text},
-			})
+	}
+	if nodes[0] == nil {
+		all = append(f.unadvertised(pod), f.keptOff(pod)...)
+		nodes, compares = f.Nodes, compares[:1] // lostList
+	}
+	for _, n := range nodes {
+		for _, compare := range compares {
+			if source, text := compare(pod, n); text != "" {
+				all = append(all, signatures.Line{
+					Place: signatures.Spec, Compared: true, Evidence: finding.Evidence{Source: source, Text: text},
+				})
+			}
 		}
 	}
 	return all

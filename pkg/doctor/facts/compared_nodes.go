@@ -246,3 +246,20 @@ func (f *Facts) withoutNRI(pod *corev1.Pod, _ *Node) (source, text string) {
 	return "ClusterPolicy " + p.GetName() + " .spec.cdi.nriPluginEnabled and .spec.toolkit.enabled",
 		"conflict: NRI plugin enabled, toolkit disabled in " + p.GetName()
 }
+
+// lostList quotes the kubelet about a device plugin whose list of devices ended, if the pod requests the plugin's
+// resource and the node offers none.
+func (f *Facts) lostList(pod *corev1.Pod, n *Node) (source, text string) {
+	for name := range Demand(pod) {
+		if n.Host == nil || n.Allocatable(name) > 0 {
+			continue
+		}
+		ended := regexp.MustCompile(`ListAndWatch ended .*"` + regexp.QuoteMeta(string(name)) + `"`)
+		for unit, journal := range n.Host.Journals {
+			if line := ended.FindString(journal); line != "" {
+				source, text = "nodes/"+n.Name+"/journal/"+unit, line
+			}
+		}
+	}
+	return source, text
+}

@@ -288,8 +288,18 @@ func checkPodSecurity(f *facts.Facts, r *engine.Result) {
 		issue := issueOf(x, f)
 		issue.Title = "Pod Security rejects the pods in the namespace"
 		issue.Fix = finding.Fix{
-			Text:     "Make the pods meet the level that the namespace enforces: no privileged containers, no host namespaces, no hostPath volumes. GPU pods do not need them.",
+			Text: "Make the pods meet the level that the namespace enforces: no privileged containers, no host " +
+				"namespaces, no hostPath volumes. Pods that get their GPU from a device plugin do not need them.",
 			Commands: []string{shell.Command("kubectl get namespace %s --show-labels", x.Owner.Namespace)},
+		}
+		if mountsGPU.MatchString(x.Event.Message) {
+			issue.Title = "Pod Security rejects the pods, which get their GPU through hostPath volumes"
+			issue.Severity, issue.Confidence = finding.Error, finding.Likely
+			issue.Fix.Text = "Without a device plugin, only these volumes give the pods their GPU, and they need the " +
+				"level privileged. If users cannot create pods in the namespace, give it the label " +
+				"pod-security.kubernetes.io/enforce=privileged (warn and audit can keep their level). If the nodes " +
+				"have a GPU resource in .status.allocatable, or users can create pods there, let a device plugin " +
+				"provide the GPU: make the pods request its resource, and remove the settings in the message."
 		}
 		if x.Component != "" {
 			issue.Title = "Pod Security rejects the pods of a GPU component, which must be privileged"
@@ -332,6 +342,9 @@ func checkPodSecurity(f *facts.Facts, r *engine.Result) {
 		r.Add(issue)
 	}
 }
+
+// mountsGPU matches rejections of hostPath volumes that are named after device files of GPUs.
+var mountsGPU = regexp.MustCompile(`hostPath vol.*"(?:[\w-]*-)?(?:kfd|dri|renderd?\d*|nvidia\w*|davinci\w*|accel\d*)"`)
 
 // vendors matches the names of other vendors' device plugin and driver DaemonSets.
 var vendors = regexp.MustCompile(

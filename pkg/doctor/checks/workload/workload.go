@@ -388,6 +388,14 @@ func checkProbes(f *facts.Facts, r *engine.Result) {
 					shell.Command("kubectl -n %s logs %s --all-containers --tail=50", pod.Namespace, pod.Name),
 				},
 			}
+			for i := range pod.Spec.Containers {
+				c := &pod.Spec.Containers[i]
+				more, ok := strings.CutPrefix(execOf(c.ReadinessProbe), execOf(c.LivenessProbe)+" && ")
+				if ok && strings.HasPrefix(unhealthy.Text, "Readiness") { // no liveness probe failed
+					issue.Evidence = append(issue.Evidence, finding.FieldEvidence(facts.PodObject(pod),
+						".readinessProbe of container "+c.Name, "%s", "readiness alone: "+more))
+				}
+			}
 		case unhealthy.Text != "":
 			_, last := facts.Silent(f, pod)
 			if last.Text == "" {
@@ -411,4 +419,12 @@ func checkProbes(f *facts.Facts, r *engine.Result) {
 		}
 		r.Add(issue)
 	}
+}
+
+// execOf returns the command of a probe, or "" if it has none.
+func execOf(probe *corev1.Probe) string {
+	if probe == nil || probe.Exec == nil {
+		return ""
+	}
+	return strings.Join(probe.Exec.Command, " ")
 }

@@ -71,23 +71,33 @@ func (s *Scheduler) volume(pod *corev1.Pod, message string, roomy []*facts.Node)
 // that should have created the volume is not scheduled.
 func (s *Scheduler) nowhere(namespace, claim string) (all []finding.Evidence) {
 	name, required := facts.AffinityOf(s.F, namespace, claim)
-	if required == nil || slices.ContainsFunc(s.F.Nodes, func(n *facts.Node) bool {
-		return slices.ContainsFunc(required.NodeSelectorTerms,
-			func(t corev1.NodeSelectorTerm) bool { return termMatches(t, n) })
-	}) {
+	if required == nil || admits(required, s.F.Nodes) {
 		return nil
 	}
+	all = append(all, finding.Evidence{
+		Source: "PersistentVolume " + name + " .spec.nodeAffinity, and labels of all nodes",
+		Text:   "volume on no node: claim " + claim + " requires " + rulesOf(required),
+	})
+	return append(all, s.keptHelper(nil, name)...)
+}
+
+// rulesOf formats the expressions of a node selector.
+func rulesOf(required *corev1.NodeSelector) string {
 	var rules []string
 	for _, t := range required.NodeSelectorTerms {
 		for _, e := range t.MatchExpressions {
 			rules = append(rules, fmt.Sprintf("%s %s %q", e.Key, e.Operator, e.Values))
 		}
 	}
-	all = append(all, finding.Evidence{
-		Source: "PersistentVolume " + name + " .spec.nodeAffinity, and labels of all nodes",
-		Text:   "volume on no node: claim " + claim + " requires " + strings.Join(rules, " or "),
+	return strings.Join(rules, " or ")
+}
+
+// admits reports whether a volume with the node affinity can be attached to one of the nodes.
+func admits(required *corev1.NodeSelector, nodes []*facts.Node) bool {
+	return required != nil && slices.ContainsFunc(nodes, func(n *facts.Node) bool {
+		return slices.ContainsFunc(required.NodeSelectorTerms,
+			func(t corev1.NodeSelectorTerm) bool { return termMatches(t, n) })
 	})
-	return append(all, s.keptHelper(nil, name)...)
 }
 
 // keptHelper returns evidence that a pod that should create a volume does not tolerate its node's taint. It looks for
@@ -121,9 +131,24 @@ func commandOf(pod *corev1.Pod) (all string) {
 	return all
 }
 
-// elsewhere compares the zone or node of a claim's volume with the zones of the nodes that have room for the pod.
+// elsewhere compares the zone, node or labels that a claim's volume requires with the nodes that have room for the pod.
 func (s *Scheduler) elsewhere(namespace, claim string, roomy []*facts.Node) []finding.Evidence {
 	name, there := facts.PlacesOf(s.F, namespace, claim)
+	if _, required := facts.AffinityOf(s.F, namespace, claim); len(there) == 0 && required != nil &&
+		!admits(required, roomy) {
+		var fit []string
+		for _, pvc := range s.F.PersistentVolumeClaims {
+			_, other := facts.AffinityOf(s.F, namespace, pvc.GetName())
+			if pvc.GetNamespace() == namespace && admits(other, roomy) {
+				fit = append(fit, pvc.GetName())
+			}
+		}
+		return []finding.Evidence{{
+			Source: "PersistentVolume " + name + " .spec.nodeAffinity, and labels of nodes",
+			Text: "volume bound by labels: claim " + claim + " requires " + rulesOf(required) +
+				"; claims on GPU nodes with room: " + words.OrNone(words.Joined(fit)),
+		}}
+	}
 	label, text := corev1.LabelTopologyZone, "volume in %s; GPU nodes with room in %s"
 	for _, n := range s.F.Nodes {
 		if len(there) == 1 && n.Labels[corev1.LabelHostname] == there[0] {
