@@ -26,9 +26,9 @@ func state(t *testing.T, n *netfilter) map[string]string {
 	return found
 }
 
-// What somebody left in the firewall must be seen: a table, a rule that was added to a built-in chain, and that it drops
-// packets. Counters change with each packet, and chains of network components with each Service, pod and policy: neither
-// makes a difference, nor do the rules that lead there.
+// What somebody left in the firewall must be seen: a table, a rule that was added to a built-in chain, and that it
+// drops packets. Counters change with each packet, and chains of network components with each Service, pod and policy:
+// neither makes a difference, nor do the rules that lead there.
 func TestStateOfTables(t *testing.T) {
 	t.Parallel()
 	n := emptyNetwork(t)
