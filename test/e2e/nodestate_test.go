@@ -36,6 +36,10 @@ echo '# nothing' >/etc/containerd/conf.d/later.toml`)
 	if strings.Contains(graded.stdout, "later.toml") {
 		t.Errorf("a solution may change containerd's configuration: %s", graded.stdout)
 	}
+	const added = ": the file /etc/containerd/conf.d/later.toml is new"
+	if asked := e.plugin("scenario", "end", id, "--restore"); !strings.Contains(asked.stderr, added) {
+		t.Errorf("the end asks without saying what it would remove:\n%s%s", asked.stdout, asked.stderr)
+	}
 	ended := e.plugin("scenario", "end", id, "--restore", "--yes")
 	for _, what := range append(left, "chroot /host rm /etc/cron.d/later", "chroot /host nft delete table inet later") {
 		if !strings.Contains(ended.stdout, what) {

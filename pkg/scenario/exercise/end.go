@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -59,6 +60,12 @@ func (l *Lab) Leftovers(ctx context.Context, id string) ([]Restored, error) {
 		if !undone(difference) && (surely(e, r, candidate, stoodIn(before), difference.Ref) ||
 			difference.Kind == baseline.Created && bindsOnly(e, stoodIn(before), now.Get(difference.Ref))) {
 			restored = append(restored, Restored{Difference: difference, How: howFor(difference)})
+		}
+	}
+	added := l.addedFiles(ctx, r, before)
+	for _, node := range slices.Sorted(maps.Keys(added)) {
+		for _, path := range slices.Sorted(maps.Keys(added[node])) {
+			restored = append(restored, removes(node, path))
 		}
 	}
 	return restored, nil

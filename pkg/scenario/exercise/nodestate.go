@@ -32,8 +32,17 @@ func (l *Lab) addNodes(ctx context.Context, r *scenario.Resolved, snapshot *base
 		return err
 	}
 	state, unread := l.nodeStates(ctx, nodes)
-	if len(unread) > 0 { // also a part that cannot be read would make a difference later
-		return fmt.Errorf("the state of the nodes cannot be recorded: %s", strings.Join(unread, "; "))
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	own := nodesOf(r)
+	for _, node := range nodes {
+		if state[node] == nil && slices.Contains(own, node) {
+			return fmt.Errorf("the state of the nodes cannot be recorded: %s", strings.Join(unread, "; "))
+		}
+	}
+	for _, text := range unread {
+		l.say("%s; it will not be compared", text)
 	}
 	snapshot.Nodes = state
 	return nil
@@ -107,12 +116,14 @@ func (g *grading) onNodes(ctx context.Context, begin *baseline.Baseline) (damage
 	return damage, nil
 }
 
-// removeAdded removes the files that the candidate added at the paths where the scenario lets them work, such as a
-// drop-in file of containerd. It runs before the revert, so that what the revert restarts no longer reads them.
-func (l *Lab) removeAdded(ctx context.Context, r *scenario.Resolved, before *baseline.Baseline, ending *Ending) {
+// addedFiles returns the digests of the files that the candidate added at the paths where the scenario lets them work,
+// such as a drop-in file of containerd, by node and path.
+func (l *Lab) addedFiles(
+	ctx context.Context, r *scenario.Resolved, before *baseline.Baseline,
+) map[string]map[string]string {
 	allowed := r.Sealed.Grade.Collateral.Nodes
 	if len(before.Nodes) == 0 || len(allowed) == 0 || l.Faults == nil {
-		return
+		return nil
 	}
 	now, _ := l.nodeStates(ctx, slices.Sorted(maps.Keys(before.Nodes))) // what is unread is told afterwards
 	digests := map[string]map[string]string{}
@@ -125,6 +136,19 @@ func (l *Lab) removeAdded(ctx context.Context, r *scenario.Resolved, before *bas
 			digests[change.Node][path] = now[change.Node][change.Item]
 		}
 	}
+	return digests
+}
+
+// removes returns the removal of a file from a node.
+func removes(node, path string) Restored {
+	change := baseline.NodeChange{Node: node, Item: api.StateFile + " " + path, Kind: baseline.Created}
+	return Restored{Difference: change.Difference(), How: "remove it"}
+}
+
+// removeAdded removes the files that the candidate added where the scenario lets them work. It runs before the revert,
+// so that what the revert restarts no longer reads them.
+func (l *Lab) removeAdded(ctx context.Context, r *scenario.Resolved, before *baseline.Baseline, ending *Ending) {
+	digests := l.addedFiles(ctx, r, before)
 	for _, node := range slices.Sorted(maps.Keys(digests)) {
 		removed, err := l.Faults.RemoveFiles(ctx, node, digests[node])
 		if err != nil {
@@ -135,8 +159,7 @@ func (l *Lab) removeAdded(ctx context.Context, r *scenario.Resolved, before *bas
 			l.say("node %s: %s could not be removed: %s", node, path, removed.Kept[path])
 		}
 		for _, path := range removed.Removed {
-			change := baseline.NodeChange{Node: node, Item: api.StateFile + " " + path, Kind: baseline.Created}
-			ending.Restored = append(ending.Restored, Restored{Difference: change.Difference(), How: "remove it"})
+			ending.Restored = append(ending.Restored, removes(node, path))
 		}
 	}
 }
@@ -146,9 +169,14 @@ func (l *Lab) leftOnNodes(ctx context.Context, r *scenario.Resolved, before *bas
 	if !r.Public.Access.NodeShell || l.Faults == nil {
 		return
 	}
-	_, others, err := l.comparedNodes(ctx, r)
+	ready, others, err := l.comparedNodes(ctx, r)
 	if err != nil {
 		ending.NotCompared = append(ending.NotCompared, err.Error())
+	}
+	for _, node := range ready {
+		if before.Nodes[node] == nil && len(before.Nodes) > 0 {
+			ending.NotCompared = append(ending.NotCompared, "node "+node+", whose state before the exercise is unknown")
+		}
 	}
 	if others > 0 {
 		ending.NotCompared = append(ending.NotCompared, count.Of(others, "node")+" that the exercise did not use")

@@ -119,15 +119,25 @@ func TestWhatStaysOnNodes(t *testing.T) {
 	}
 }
 
-// A node that cannot be read at the start would be compared with nothing, so the exercise does not start. One that
-// cannot be read later is not the candidate's fault, and is told.
+// A node of the exercise that cannot be read at the start would be compared with nothing, so the exercise does not
+// start. Another one, and one that cannot be read later, is not the candidate's fault, and is told.
 func TestNodesThatCannotBeRead(t *testing.T) {
 	t.Parallel()
-	h := &hosts{state: map[string]map[string]string{"a": {}}}
+	h := &hosts{state: map[string]map[string]string{"b": {}}}
 	lab := labWithNodes(t, h, "a", "b")
 	if err := lab.addNodes(t.Context(), withNodeShell(true), &baseline.Baseline{}); err == nil ||
-		!strings.Contains(err.Error(), "node b: no pod can run there") {
+		!strings.Contains(err.Error(), "node a: no pod can run there") {
 		t.Errorf("%v", err)
+	}
+	h.state = map[string]map[string]string{"a": {}}
+	known := &baseline.Baseline{}
+	if err := lab.addNodes(t.Context(), withNodeShell(true), known); err != nil || len(known.Nodes) != 1 {
+		t.Errorf("%v, %v", known.Nodes, err)
+	}
+	told := &Ending{}
+	lab.leftOnNodes(t.Context(), withNodeShell(true), known, told)
+	if len(told.NotCompared) != 1 || !strings.Contains(told.NotCompared[0], "node b, whose state before") {
+		t.Errorf("%v", told.NotCompared)
 	}
 	before := &baseline.Baseline{Nodes: map[string]map[string]string{"a": {}, "b": {}}}
 	g := &grading{lab: lab, r: withNodeShell(true)}
