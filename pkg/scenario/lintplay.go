@@ -130,6 +130,13 @@ var Inert = []string{"ConfigMap", "Secret", "PodDisruptionBudget"}
 
 // collateral verifies that the candidate may change everything that the solutions change.
 func (l *linter) collateral(r *Resolved) {
+	for i, name := range r.Sealed.Grade.Collateral.Nodes {
+		if !path.IsAbs(name) || path.Clean(name) != name || name == "/" {
+			l.wrong(item(r.source.root.find("sealed", "grade", "collateral", "nodes"), i),
+				fmt.Sprintf("sealed.grade.collateral.nodes[%d]", i),
+				"%q is not the absolute path of a file or directory, such as /etc/containerd", name)
+		}
+	}
 	allow := r.Sealed.Grade.Collateral.Allow
 	for i, a := range allow {
 		if field := tooWide(a); field != "" {

@@ -36,7 +36,7 @@ func (c *common) newEndCommand() *cobra.Command {
 becomes invalid.
 
 Changes by the candidate outside the exercise's namespaces, such as a taint on a node, are listed first, with the commands to undo them.
-With --restore, changes to objects that the scenario names are undone. Other users may have changed the same objects, so check the list.
+With --restore, changes to objects that the scenario names are undone, and files that were added on nodes in directories where the scenario lets candidates work are removed. Other users may have made the same changes, so check the list.
 
 The command can be repeated, from any machine. The exit code is 0 if the cluster is in its previous state, and 2 if differences remain.`,
 		Example: `  # End the only open exercise
@@ -197,7 +197,7 @@ func endingText(e exercise.Ending) string {
 		for _, what := range e.NotCompared {
 			b.WriteString(what + "; ")
 		}
-		b.WriteString("files outside the directories for configuration, and rules of legacy iptables")
+		b.WriteString("files outside configuration directories, and legacy iptables rules")
 	}
 	return b.String()
 }

@@ -15,7 +15,7 @@ func TestAPhaseIsSeenAfterASlowLook(t *testing.T) {
 		slow := phase{holds: func(*node) bool {
 			if first {
 				first = false
-				time.Sleep(200 * time.Millisecond)
+				time.Sleep(200 * time.Millisecond) // on the test's own clock, which does not wait
 				return false
 			}
 			return time.Since(start) > 300*time.Millisecond

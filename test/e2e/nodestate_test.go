@@ -13,7 +13,10 @@ func TestWhatACandidateLeavesOnANode(t *testing.T) {
 	e := setup(t)
 	e.cluster.Addons(t)
 	id := e.startsHandler()
-	const clean = `rm -f /etc/cron.d/later; sed -i '/later.example/d' /etc/hosts; nft delete table inet later 2>/dev/null; true`
+	const clean = `rm -f /etc/cron.d/later /etc/containerd/conf.d/later.toml
+sed -i '/later.example/d' /etc/hosts
+nft delete table inet later 2>/dev/null
+true`
 	t.Cleanup(func() { e.worker.Sh(t, "sh", "-c", clean) })
 	e.worker.Sh(t, "sh", "-c", `set -e
 mkdir -p /etc/cron.d

@@ -49,9 +49,18 @@ func Rules(host hostfs.Host) (map[string]string, error) {
 		return nil, err
 	}
 	defer func() { _ = filter.close() }()
-	found := map[string]string{}
-	return found, errors.Join(filter.stateOfTables(found), filter.stateOfRouting(found))
+	for range looks {
+		found := map[string]string{}
+		err = errors.Join(filter.stateOfTables(found), filter.stateOfRouting(found))
+		if err == nil {
+			return found, nil
+		}
+	}
+	return nil, err
 }
+
+// looks is the number of attempts: the kernel interrupts a listing if somebody changes the rules meanwhile.
+const looks = 3
 
 // stateOfTables adds the tables.
 func (n *netfilter) stateOfTables(found map[string]string) error {

@@ -151,7 +151,7 @@ func Remove(root hostfs.FS, digests map[string]string) (done api.RemovedFiles) {
 
 func remove(root hostfs.FS, name, digest string) error {
 	if !listed(name) {
-		return errors.New("not in a directory for configuration")
+		return errors.New("not in a configuration directory")
 	}
 	info, err := root.LinkInfo(name)
 	if err != nil {

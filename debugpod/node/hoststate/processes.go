@@ -9,9 +9,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/process"
 )
 
-// readProcesses adds the daemons that belong to no pod, service or session: somebody has moved them out of the control
-// group in which they were started, or nobody else starts processes in it. A process in a pod ends with the pod, and a
-// service has a file that is listed. The same command line counts once, so a restart makes no difference.
+// readProcesses adds the daemons whose control group belongs to no pod, service or session. Such a daemon continues
+// after the pod that started it has gone. Services need no entry, because their unit files are listed. The same command
+// line counts once, so that a restart makes no difference.
 func readProcesses(proc fs.FS, found map[string]string) {
 	for _, pid := range process.PIDs(proc) {
 		if pid == "1" || parentOf(hostfs.Trimmed(proc, pid+"/stat")) != "1" ||

@@ -162,7 +162,7 @@ func goesByItself(k key, o *object) bool {
 // comesByItself reports whether an object may be created without user action: a cluster autoscaler creates nodes, which
 // have a providerID.
 func comesByItself(k key, o *object) bool {
-	if (k.kind == schema.GroupKind{Kind: "Node"}) {
+	if k.kind == nodeKind {
 		return mapAt(o.body, "spec")["providerID"] != nil
 	}
 	return isDefaultAccount(k, o)

@@ -20,7 +20,8 @@ func parsedObject(t *testing.T, text string) *unstructured.Unstructured {
 // with an Indexed Job would seem to have a webhook that changes pods, and forged pods would go unnoticed there.
 func TestPodsOfIndexedJobsAreGenuine(t *testing.T) {
 	t.Parallel()
-	job := parsedObject(t, `{kind: Job, spec: {template: {spec: {containers: [{name: main, image: trainer, env: [{name: A, value: x}]}]}}}}`)
+	job := parsedObject(t, `{kind: Job, spec: {template: {spec: {containers: [
+  {name: main, image: trainer, env: [{name: A, value: x}]}]}}}}`)
 	index := "{name: JOB_COMPLETION_INDEX, valueFrom: {fieldRef: {fieldPath: 'metadata.annotations[x]'}}}"
 	for pod, want := range map[string]string{
 		"{name: main, image: trainer, env: [{name: A, value: x}, " + index + "]}": "",

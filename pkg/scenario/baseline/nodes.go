@@ -56,7 +56,8 @@ func NodeChanges(before, after *Baseline, allowed []string) (all []NodeChange) {
 func AllowedOnNodes(item string, allowed []string) bool {
 	kind, name, _ := strings.Cut(item, " /")
 	return kind == api.StateFile && slices.ContainsFunc(allowed, func(path string) bool {
-		return strings.HasPrefix("/"+name+"/", strings.TrimSuffix(path, "/")+"/")
+		path = strings.Trim(path, "/")
+		return path != "" && strings.HasPrefix(name+"/", path+"/")
 	})
 }
 

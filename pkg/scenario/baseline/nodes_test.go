@@ -39,7 +39,7 @@ func TestNodeChanges(t *testing.T) {
 			return &Baseline{Nodes: map[string]map[string]string{"a": items}}
 		}
 		got := ""
-		for _, change := range NodeChanges(state(c.was), state(c.is), []string{"/etc/containerd"}) {
+		for _, change := range NodeChanges(state(c.was), state(c.is), []string{"/etc/containerd", "/", ""}) {
 			got += change.String()
 			if change.Difference().Ref.Name != "a" {
 				t.Errorf("%s: %+v", c.item, change.Difference())

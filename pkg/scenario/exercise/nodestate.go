@@ -38,11 +38,12 @@ func (l *Lab) addNodes(ctx context.Context, r *scenario.Resolved, snapshot *base
 	own := nodesOf(r)
 	for _, node := range nodes {
 		if state[node] == nil && slices.Contains(own, node) {
-			return fmt.Errorf("the state of the nodes cannot be recorded: %s", strings.Join(unread, "; "))
+			return fmt.Errorf("the state of the nodes cannot be recorded: %s",
+				strings.Join(unreadTexts(unread), "; "))
 		}
 	}
-	for _, text := range unread {
-		l.say("%s; it will not be compared", text)
+	for _, text := range unreadTexts(unread) {
+		l.say("not compared later: %s", text)
 	}
 	snapshot.Nodes = state
 	return nil
@@ -73,44 +74,64 @@ func isReady(node corev1.Node) bool {
 	})
 }
 
-// nodeStates returns the state of nodes, and what could not be read.
-func (l *Lab) nodeStates(ctx context.Context, nodes []string) (found map[string]map[string]string, unread []string) {
-	found = map[string]map[string]string{}
+// nodeStates returns the state of nodes, and, by node, what could not be read.
+func (l *Lab) nodeStates(
+	ctx context.Context, nodes []string,
+) (found map[string]map[string]string, unread map[string][]string) {
+	found, unread = map[string]map[string]string{}, map[string][]string{}
 	var wg sync.WaitGroup
 	var lock sync.Mutex
 	for _, node := range nodes {
 		wg.Go(func() {
 			state, warnings, err := l.Faults.NodeState(ctx, node)
-			if err != nil {
-				warnings = []string{err.Error()}
-			}
 			lock.Lock()
 			defer lock.Unlock()
-			if err == nil {
-				found[node] = state
+			if err != nil {
+				unread[node] = []string{err.Error()}
+				return
 			}
-			for _, warning := range warnings {
-				unread = append(unread, fmt.Sprintf("node %s: %s", node, warning))
+			found[node] = state
+			if len(warnings) > 0 {
+				unread[node] = warnings
 			}
 		})
 	}
 	wg.Wait()
-	slices.Sort(unread)
 	return found, unread
+}
+
+// unreadTexts describes what could not be read.
+func unreadTexts(unread map[string][]string) (all []string) {
+	for _, node := range slices.Sorted(maps.Keys(unread)) {
+		for _, text := range unread[node] {
+			all = append(all, "node "+node+": "+text)
+		}
+	}
+	return all
+}
+
+// nodeChanges reads the nodes of a snapshot again. It returns their state, what differs except at the allowed paths,
+// and what could not be read. An item that is missing may be one that could not be read.
+func (l *Lab) nodeChanges(
+	ctx context.Context, before *baseline.Baseline, allowed []string,
+) (now map[string]map[string]string, changes []baseline.NodeChange, texts []string) {
+	if len(before.Nodes) == 0 || l.Faults == nil {
+		return nil, nil, nil
+	}
+	now, unread := l.nodeStates(ctx, slices.Sorted(maps.Keys(before.Nodes)))
+	changes = slices.DeleteFunc(baseline.NodeChanges(before, &baseline.Baseline{Nodes: now}, allowed),
+		func(c baseline.NodeChange) bool { return c.Kind == baseline.Deleted && unread[c.Node] != nil })
+	return now, changes, unreadTexts(unread)
 }
 
 // onNodes returns what the candidate changed on nodes, in addition to what the scenario allows.
 func (g *grading) onNodes(ctx context.Context, begin *baseline.Baseline) (damage []baseline.Difference, _ error) {
-	if len(begin.Nodes) == 0 || g.lab.Faults == nil {
-		return nil, nil
-	}
-	now, unread := g.lab.nodeStates(ctx, slices.Sorted(maps.Keys(begin.Nodes)))
+	_, changes, unread := g.lab.nodeChanges(ctx, begin, g.r.Sealed.Grade.Collateral.Nodes)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	g.report.NotCompared = append(g.report.NotCompared, unread...)
-	after := &baseline.Baseline{Nodes: now}
-	for _, change := range baseline.NodeChanges(begin, after, g.r.Sealed.Grade.Collateral.Nodes) {
+	for _, change := range changes {
 		damage = append(damage, change.Difference())
 	}
 	return damage, nil
@@ -122,12 +143,12 @@ func (l *Lab) addedFiles(
 	ctx context.Context, r *scenario.Resolved, before *baseline.Baseline,
 ) map[string]map[string]string {
 	allowed := r.Sealed.Grade.Collateral.Nodes
-	if len(before.Nodes) == 0 || len(allowed) == 0 || l.Faults == nil {
+	if len(allowed) == 0 {
 		return nil
 	}
-	now, _ := l.nodeStates(ctx, slices.Sorted(maps.Keys(before.Nodes))) // what is unread is told afterwards
+	now, changes, _ := l.nodeChanges(ctx, before, nil) // leftOnNodes reports what could not be read
 	digests := map[string]map[string]string{}
-	for _, change := range baseline.NodeChanges(before, &baseline.Baseline{Nodes: now}, nil) {
+	for _, change := range changes {
 		path, is := strings.CutPrefix(change.Item, api.StateFile+" ")
 		if is && change.Kind == baseline.Created && baseline.AllowedOnNodes(change.Item, allowed) {
 			if digests[change.Node] == nil {
@@ -185,13 +206,11 @@ func (l *Lab) leftOnNodes(ctx context.Context, r *scenario.Resolved, before *bas
 		ending.NotCompared = append(ending.NotCompared, "everything, because the state before the exercise is unknown")
 		return
 	}
-	now, unread := l.nodeStates(ctx, slices.Sorted(maps.Keys(before.Nodes)))
+	_, changes, unread := l.nodeChanges(ctx, before, nil)
 	ending.NotCompared = append(ending.NotCompared, unread...)
-	for _, change := range baseline.NodeChanges(before, &baseline.Baseline{Nodes: now}, nil) {
+	for _, change := range changes {
 		ending.Left = append(ending.Left, Left{
-			Difference: change.Difference(),
-			Why:        change.String() + ": the candidate or another user changed the node",
-			ByHand:     onNode(change),
+			Difference: change.Difference(), Why: change.String() + "; " + errWhose.Error(), ByHand: onNode(change),
 		})
 	}
 }

@@ -145,6 +145,12 @@ func TestNodesThatCannotBeRead(t *testing.T) {
 	if err != nil || len(damage) != 0 || len(g.report.NotCompared) != 1 {
 		t.Errorf("%v, %v, %v", damage, err, g.report.NotCompared)
 	}
+	h.state, h.unread = map[string]map[string]string{"a": {"file /new": "1"}}, []string{"the firewall cannot be read"}
+	partly := &baseline.Baseline{Nodes: map[string]map[string]string{"a": {"nftables table inet x": "1"}}}
+	if damage, err := g.onNodes(t.Context(), partly); err != nil || len(damage) != 1 { // the table may still be there
+		t.Errorf("%v, %v", damage, err)
+	}
+	h.unread = nil
 	ending := &Ending{}
 	lab.leftOnNodes(t.Context(), withNodeShell(true), &baseline.Baseline{}, ending)
 	if len(ending.NotCompared) != 1 || !strings.Contains(ending.NotCompared[0], "unknown") {
