@@ -145,6 +145,10 @@ func TestLint(t *testing.T) {
 			"requires.otherwise: requires networkPolicy: true",
 		},
 		{
+			"    collateral:\n", "    collateral:\n      nodes: [/]\n",
+			`nodes[0]: "/" is not the absolute path of a file or directory`,
+		},
+		{
 			`fields: ["spec.template.spec.containers[*].resources"]`, "fields: [spec.template]",
 			"allow[0].fields: spec.template of Deployment trainer covers the program itself",
 		},

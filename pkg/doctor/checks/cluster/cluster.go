@@ -28,7 +28,7 @@ func Checks() []engine.Check {
 			Needs: []engine.Need{engine.NeedAPI},
 			Reads: "Node .status.conditions: Ready, and the conditions that report problems; the journal of the " +
 				"kubelet's unit; failing pods in the host's network; .status.startTime of pods",
-			Why:   "Pods do not start on a node that is not Ready. The condition's message is the first hint; other checks find what stopped the kubelet or the runtime. A new node is Info for 5 minutes, then a warning for up to 15 minutes unless a pod is waiting for it. A node that an autoscaler or the cloud provider is removing is Info.",
+			Why: "Pods do not start on a node that is not Ready. The condition's message is the first hint; other checks find what stopped the kubelet or the runtime. A new node is Info for 5 minutes, then a warning for up to 15 minutes unless a pod is waiting for it. A node that an autoscaler or the cloud provider is removing is Info.",
 			Explains: []string{
 				"sched.none-advertised", "sched.all-in-use", "sched.fragmented", "sched.insufficient-gpu",
 				"sched.insufficient-other",
