@@ -203,7 +203,7 @@ func fleetUndone(e *env, image string) {
 		e.ok("revert", "--all", "--yes")
 	}
 	if now := content(); now != before {
-		e.t.Errorf("%s is %s, before %s\n%s", file, now, before, s.stderr.String())
+		e.t.Errorf("%s is %s, before %s\n%s%s", file, now, before, s.stdout.String(), s.stderr.String())
 	}
 	e.noFleet()
 	e.ok("revert", "--all", "--yes")
