@@ -103,7 +103,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	}
 	if nodes[0] == nil {
 		all = append(f.unadvertised(pod), f.keptOff(pod)...)
-		nodes, compares = f.Nodes, compares[:1] // lostList
+		nodes, compares = Once(f, endedLists).nodes, compares[:1] // lostList
 	}
 	for _, n := range nodes {
 		for _, compare := range compares {

@@ -2,6 +2,7 @@ package facts
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -11,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/kubectl/pkg/util/podutils"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
 // This file compares a pod with other pods on its node and with data from the node itself.
@@ -250,16 +253,47 @@ func (f *Facts) withoutNRI(pod *corev1.Pod, _ *Node) (source, text string) {
 // lostList quotes the kubelet about a device plugin whose list of devices ended, if the pod requests the plugin's
 // resource and the node offers none.
 func (f *Facts) lostList(pod *corev1.Pod, n *Node) (source, text string) {
-	for name := range Demand(pod) {
-		if n.Host == nil || n.Allocatable(name) > 0 {
-			continue
-		}
-		ended := regexp.MustCompile(`ListAndWatch ended .*"` + regexp.QuoteMeta(string(name)) + `"`)
-		for unit, journal := range n.Host.Journals {
-			if line := ended.FindString(journal); line != "" {
-				source, text = "nodes/"+n.Name+"/journal/"+unit, line
+	for _, ended := range Once(f, endedLists).lines[n] {
+		for name := range Demand(pod) {
+			if n.Allocatable(name) > 0 {
+				continue
+			}
+			quoted := `"` + string(name) + `"`
+			if at := strings.LastIndex(ended.Text, quoted); at >= 0 {
+				return ended.Source, ended.Text[:at+len(quoted)]
 			}
 		}
 	}
-	return source, text
+	return "", ""
+}
+
+// listEnds contains the nodes where lists of devices ended, in the order of the cluster's nodes, and the lines.
+type listEnds struct {
+	nodes []*Node
+	lines map[*Node][]finding.Evidence
+}
+
+// endedLists returns the kubelet's lines about lists of devices that ended. A pod that waits is compared with all nodes
+// of the cluster, so they are read only once.
+func endedLists(f *Facts) listEnds {
+	const start = "ListAndWatch ended "
+	ends := listEnds{lines: map[*Node][]finding.Evidence{}}
+	for _, n := range f.Nodes {
+		if n.Host == nil {
+			continue
+		}
+		for _, unit := range slices.Sorted(maps.Keys(n.Host.Journals)) {
+			for line := range strings.Lines(n.Host.Journals[unit]) {
+				if at := strings.Index(line, start); at >= 0 {
+					ends.lines[n] = append(ends.lines[n], finding.Evidence{
+						Source: "nodes/" + n.Name + "/journal/" + unit, Text: strings.TrimRight(line[at:], "\n"),
+					})
+				}
+			}
+		}
+		if len(ends.lines[n]) > 0 {
+			ends.nodes = append(ends.nodes, n)
+		}
+	}
+	return ends
 }
