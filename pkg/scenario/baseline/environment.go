@@ -28,8 +28,11 @@ func Environments(differences []Difference, before, after *Baseline, namespaces 
 			mapAt(was.body, "spec", "template", "spec") == nil {
 			continue
 		}
+		salt := before.salt()
 		edits := compareEnvironments(
-			environments(before, k.namespace, was), environments(after, k.namespace, is), before.salt(),
+			environments(before, k.namespace, was), environments(after, k.namespace, is), func(x, y string) bool {
+				return sameValue(x, y, salt) || before.host(k.namespace, x) == after.host(k.namespace, y)
+			},
 		)
 		edits = withoutHelpers(edits, is)
 		i := slices.IndexFunc(differences, func(d Difference) bool { return keyOf(d.Ref) == k })
@@ -157,8 +160,19 @@ func (b *Baseline) salt() []byte {
 	return []byte(uid)
 }
 
+// host returns a value without the part that a resolver adds itself, if it is the longer DNS name of a Service in the
+// namespace: NAME.NAMESPACE, NAME.NAMESPACE.svc or NAME.NAMESPACE.svc.cluster.local.
+func (b *Baseline) host(namespace, value string) string {
+	name, domain, _ := strings.Cut(value, "."+namespace)
+	service := key{schema.GroupKind{Kind: "Service"}, namespace, name}
+	if b.objects[service] != nil && slices.Contains([]string{"", ".svc", ".svc.cluster.local"}, domain) {
+		return name
+	}
+	return value
+}
+
 // compareEnvironments returns the variables that differ, for containers that exist on both sides.
-func compareEnvironments(was, is map[string]map[string]string, salt []byte) []edit {
+func compareEnvironments(was, is map[string]map[string]string, same func(x, y string) bool) []edit {
 	var edits []edit
 	for container, before := range was {
 		after, exists := is[container]
@@ -168,7 +182,7 @@ func compareEnvironments(was, is map[string]map[string]string, salt []byte) []ed
 		for name := range union(before, after) {
 			x, had := before[name]
 			y, has := after[name]
-			if had != has || !sameValue(x, y, salt) {
+			if had != has || !same(x, y) {
 				field := fmt.Sprintf("%s.env[%s]", container, name)
 				edits = append(edits, edit{field: field, was: show(x), is: show(y), now: y, added: !had && has})
 			}

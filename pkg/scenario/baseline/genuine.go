@@ -150,7 +150,7 @@ func (c *census) doubt(k key, raw *unstructured.Unstructured) string {
 		return "" // not in the namespaces to verify
 	}
 	if held := HeldBy(k.kind, raw.GetFinalizers()); len(held) > 0 {
-		return "the finalizer " + held[0] + " prevents its deletion"
+		return HeldNote(held[0])
 	}
 	metadata, _ := raw.Object["metadata"].(map[string]any)
 	if !derived(k.kind, metadata) {

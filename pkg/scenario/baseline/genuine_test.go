@@ -323,6 +323,7 @@ func TestEnvironmentsAreCompared(t *testing.T) {
 		return "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: a}\ndata: " + data + "\n"
 	}
 	const system = "apiVersion: v1\nkind: Namespace\nmetadata: {name: kube-system, uid: salt}\n" // the salt of captured
+	const service = "apiVersion: v1\nkind: Service\nmetadata: {name: master, namespace: a}\n"
 	const at = "changed Deployment a/w spec.template.spec.containers[main].env"
 	edited := func(variables ...string) string { // the last one was /b, the others are new
 		var fields, was, is []string
@@ -400,6 +401,20 @@ func TestEnvironmentsAreCompared(t *testing.T) {
 			[]string{workload("env: [{name: STEPS, value: \"1\"}]")},
 			[]string{workload("env: [{name: COUNT, value: \"8\"}, {name: STEPS, value: $(COUNT)}]")},
 			[]string{at + "[STEPS]: 1 -> 8"},
+		},
+		"a Service by its full name": {
+			[]string{workload("env: [{name: HOST, value: master}]"), service},
+			[]string{workload("env: [{name: HOST, value: master.a.svc.cluster.local}]"), service}, nil,
+		},
+		"a Service by its full name in another namespace": {
+			[]string{workload("env: [{name: HOST, value: master}]"), service},
+			[]string{workload("env: [{name: HOST, value: master.b.svc}]"), service},
+			[]string{at + "[HOST]: master -> master.b.svc"},
+		},
+		"a full name without a Service": {
+			[]string{workload("env: [{name: HOST, value: master}]")},
+			[]string{workload("env: [{name: HOST, value: master.a}]")},
+			[]string{at + "[HOST]: master -> master.a"},
 		},
 		"helpers of each other": {
 			[]string{workload("env: [{name: LIBS, value: /b}]")},

@@ -18,6 +18,18 @@ import (
 
 // This file finds changes that have no effect yet: they prevent a deletion, or wait for a rollback.
 
+const heldNote = "the finalizer %s prevents its deletion"
+
+// HeldNote returns the note of an object with such a finalizer.
+func HeldNote(finalizer string) string { return fmt.Sprintf(heldNote, finalizer) }
+
+// Held reports whether the note says that a finalizer prevents the object's deletion.
+func (d Difference) Held() bool {
+	var finalizer string
+	n, _ := fmt.Sscanf(d.Note, heldNote, &finalizer)
+	return n == 1 && d.Note == HeldNote(finalizer)
+}
+
 // HeldBy returns those of a built-in object's finalizers that no controller of Kubernetes removes from its kind.
 func HeldBy(kind schema.GroupKind, finalizers []string) []string {
 	if !builtIn(kind.Group) {

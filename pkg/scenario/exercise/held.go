@@ -40,7 +40,7 @@ func (l *Lab) held(ctx context.Context, namespaces []string) (all []baseline.Dif
 				if len(held) > 0 {
 					all = append(all, baseline.Difference{
 						Ref: refOf(object), Kind: baseline.Created,
-						Note: "the finalizer " + held[0] + " prevents its deletion",
+						Note: baseline.HeldNote(held[0]),
 					})
 				}
 			}

@@ -26,6 +26,12 @@ func TestObjectsThatComeAndGoAreHeld(t *testing.T) {
 	if err != nil || len(found) != 2 ||
 		found[0].String() != "Lease team/left: the finalizer example.com/hold prevents its deletion" ||
 		found[1].Ref.Kind != "Event" {
-		t.Errorf("%v, %v", found, err)
+		t.Fatalf("%v, %v", found, err)
+	}
+	// Without the patch, kubectl delete would wait forever.
+	const lease = "Lease.v1.coordination.k8s.io left -n team"
+	if got, want := byHand(found[0]), "kubectl patch "+lease+` --type=merge -p '{"metadata":{"finalizers":null}}' && `+
+		"kubectl delete "+lease; got != want {
+		t.Errorf("to remove it: %s, want %s", got, want)
 	}
 }

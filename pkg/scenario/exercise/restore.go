@@ -277,7 +277,12 @@ func byHand(difference baseline.Difference) string {
 	}
 	switch difference.Kind {
 	case baseline.Created:
-		return fmt.Sprintf("kubectl delete %s %s%s", kubectlKind(ref), ref.Name, in)
+		object := fmt.Sprintf("%s %s%s", kubectlKind(ref), ref.Name, in)
+		if difference.Held() {
+			return "kubectl patch " + object + ` --type=merge -p '{"metadata":{"finalizers":null}}' && ` +
+				"kubectl delete " + object
+		}
+		return "kubectl delete " + object
 	case baseline.Deleted:
 		return fmt.Sprintf("apply %s %s%s again from its source", ref.Kind, ref.Name, in)
 	}

@@ -29,7 +29,7 @@ func worsened(
 		inside := slices.Contains(namespaces, d.Ref.Namespace)
 		switch {
 		case d.Kind == baseline.Created && may(d.Ref) && len(finalizersOf(is)) > 0:
-			d.Note = "the finalizer " + finalizersOf(is)[0] + " prevents its deletion"
+			d.Note = baseline.HeldNote(finalizersOf(is)[0])
 		case inside && slices.Contains(workloads, d.Ref.Kind):
 			d.Note = nextPodsFail(begin(d.Ref), is)
 		case inside && d.Ref.Kind == "PodDisruptionBudget":
