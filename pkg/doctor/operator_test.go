@@ -34,7 +34,7 @@ func plainNode(name string, edits ...nodeEdit) corev1.Node {
 		Name: name, CreationTimestamp: operandAgo(720 * time.Hour), Labels: map[string]string{},
 	}}
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	n.Status.NodeInfo.ContainerRuntimeVersion, n.Status.NodeInfo.KubeletVersion = "containerd://2.1.4", "v1.34.1"
+	n.Status.NodeInfo.ContainerRuntimeVersion, n.Status.NodeInfo.KubeletVersion = "containerd://2.1.4", "v1.34.2"
 	n.Status.Capacity, n.Status.Allocatable = corev1.ResourceList{}, corev1.ResourceList{}
 	for _, edit := range edits {
 		edit(&n)

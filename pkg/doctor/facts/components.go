@@ -31,12 +31,13 @@ var componentNames = []struct {
 	part string
 	is   Component
 }{
+	{"node-feature-discovery", NFD}, // first, because the name of a release may precede it: nvidia-device-plugin-
 	{"device-plugin-validator", Validator}, {"cuda-validator", Validator}, {"mps-control-daemon", MPS},
 	{"dra-driver", DRADriver}, {"gpu-feature-discovery", FeatureDiscovery},
 	{"device-plugin", DevicePlugin}, {"container-toolkit", Toolkit}, {"dcgm-exporter", DCGMExporter},
 	{"nvidia-dcgm", DCGM}, {"mig-manager", MIGManager},
 	{"operator-validator", Validator}, {"nvidia-driver", Driver}, {"nvidia-vgpu-manager", Driver},
-	{"node-feature-discovery", NFD}, {"gpu-operator", Operator},
+	{"gpu-operator", Operator},
 }
 
 // componentLabels are the labels that contain the name of a pod's component.

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -397,7 +398,7 @@ func prepareCheck() engine.Check {
 		Explains: []string{"wl.pod-failing", "rt.sandbox-failed"},
 		Doc:      "https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/",
 		Sources: []string{"dra-driver-nvidia-gpu#4", "dra-driver-nvidia-gpu#99", "dra-driver-nvidia-gpu#222",
-			"dra-driver-nvidia-gpu#736", "dra-driver-nvidia-gpu#814",
+			"dra-driver-nvidia-gpu#736", "dra-driver-nvidia-gpu#814", "kubernetes#133920",
 			"dra-driver-nvidia-gpu#1380"},
 		Run: func(f *facts.Facts, r *engine.Result) {
 			if !usesClaims(f) || r.Lacks(f, "api/events") || r.Lacks(f, "api/pods") {
@@ -411,6 +412,22 @@ func prepareCheck() engine.Check {
 			}
 		},
 	}
+}
+
+var deadlocks = regexp.MustCompile(`^v1\.34\.[01](\D|$)`)
+
+// deadlocked reports whether the kubelet calls a driver unregistered that has published devices on the node and has run
+// for at least 30 minutes, in a release with the bug kubernetes#133920.
+func deadlocked(f *facts.Facts, n *facts.Node, message string) bool {
+	_, rest, _ := strings.Cut(message, "DRA driver ")
+	driver, _, unregistered := strings.Cut(rest, " is not registered")
+	return unregistered && deadlocks.MatchString(n.Status.NodeInfo.KubeletVersion) &&
+		slices.ContainsFunc(facts.Current(n, facts.DRADriver), func(plugin *corev1.Pod) bool {
+			return podutils.IsPodReady(plugin) && f.Age(plugin) >= 30*time.Minute
+		}) &&
+		slices.ContainsFunc(f.ResourceSlices, func(s resourcev1.ResourceSlice) bool {
+			return s.Spec.Driver == driver && s.Spec.NodeName != nil && *s.Spec.NodeName == n.Name
+		})
 }
 
 func checkPrepare(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
@@ -434,7 +451,21 @@ func checkPrepare(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 			found.Fix.Text =
 				"Restart the driver's plugin on the node so that it registers. If the plugin has no pod there, find out why its DaemonSet excludes the node."
 		}
-		if n := f.Node(pod.Spec.NodeName); n != nil {
+		n := f.Node(pod.Spec.NodeName)
+		if n != nil && deadlocked(f, n, e.Message) {
+			found.Title = "the kubelet has lost the connection to the DRA driver, a bug of Kubernetes 1.34.0 and 1.34.1"
+			found.Confidence = finding.Likely
+			found.Evidence = append(found.Evidence, finding.FieldEvidence(n.Object(),
+				".status.nodeInfo.kubeletVersion", "%s", n.Status.NodeInfo.KubeletVersion))
+			found.Fix = finding.Fix{
+				Text: "Restart the kubelet on the node, and upgrade the nodes to Kubernetes 1.34.2 or later. In these " +
+					"releases, the kubelet deadlocks when its connection to a driver was idle for 30 minutes.",
+				Commands: []string{shell.OnHost(n.Name, "sudo systemctl restart kubelet")},
+			}
+			r.Add(found)
+			return
+		}
+		if n != nil {
 			for _, plugin := range facts.Current(n, facts.DRADriver) {
 				found.Evidence = append(found.Evidence, facts.LastLines(f, plugin, facts.MainContainer(plugin), 1)...)
 				found.Fix.Commands = append(found.Fix.Commands, facts.RestartPod(plugin.Namespace, plugin.Name))

@@ -300,7 +300,13 @@ func checkDomain(f *facts.Facts, r *engine.Result, u unstructured.Unstructured, 
 			waiting = append(waiting, pod)
 		}
 	}
-	if status == "Ready" || len(waiting) == 0 {
+	// A domain becomes ready when the claims of its pods have been prepared. dra.prepare reports why they are not.
+	unregistered := func(pod *corev1.Pod) bool {
+		return slices.ContainsFunc(f.EventsOfPod(pod), func(e *corev1.Event) bool {
+			return e.Reason == "FailedPrepareDynamicResources" && strings.Contains(e.Message, "is not registered")
+		})
+	}
+	if status == "Ready" || len(waiting) == 0 || slices.ContainsFunc(waiting, unregistered) {
 		r.Pass(object)
 		return
 	}

@@ -282,11 +282,12 @@ func checkVolumes(f *facts.Facts, r *engine.Result) {
 		return
 	}
 	for _, pod := range f.Workloads() {
-		if pod.Status.Phase != corev1.PodPending || f.Age(pod) < startTime {
+		if pod.Status.Phase != corev1.PodPending {
 			continue
 		}
 		for _, e := range f.EventsOfPod(pod) {
-			if e.Reason != "FailedMount" && e.Reason != "FailedAttachVolume" && e.Reason != "FailedMapVolume" {
+			if e.Reason != "FailedMount" && e.Reason != "FailedAttachVolume" && e.Reason != "FailedMapVolume" ||
+				f.Age(pod) < startTime && !refused(e) {
 				continue
 			}
 			q := facts.Quote(e)
@@ -308,6 +309,13 @@ func checkVolumes(f *facts.Facts, r *engine.Result) {
 			break
 		}
 	}
+}
+
+// refused reports whether a volume was refused again and again, for lack of a permission. Unlike a missing object or a
+// slow attachment, this does not pass while a pod starts.
+func refused(e *corev1.Event) bool {
+	return e.Count > 2 &&
+		words.ContainsAny(e.Message, []string{"PermissionDenied", "permission denied", " 403 ", "denied on"})
 }
 
 // mayStart reports whether a pod's startup probe fails but still gives the pod time to start, as is common for a server
