@@ -313,6 +313,7 @@ func isSecretWord(word string) bool {
 
 // harmlessWords are values of such names that describe a problem or a choice: "token: expired".
 var harmlessWords = set(
+	"get", "post", "put", "patch", // failed to call webhook: Post "https://..."
 	"true",
 	"false",
 	"null",

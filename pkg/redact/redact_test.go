@@ -56,6 +56,23 @@ func TestSecretsInTexts(t *testing.T) {
 }
 
 // Findings quote lines of configuration files by number.
+// Doctor recognizes these messages in a bundle.
+func TestCommonMessagesRemain(t *testing.T) {
+	t.Parallel()
+	for _, message := range []string{
+		`failed to call webhook: Post "https://admission.team.svc:443/mutate": context deadline exceeded`,
+		"requests.exceptions.HTTPError: Invalid user token. The token from HF_TOKEN environment variable is invalid.",
+	} {
+		if got := Text(message); got != message {
+			t.Errorf("%q became %q", message, got)
+		}
+	}
+	want := "Invalid user REDACTED from 10.0.0.7 port 22"
+	if got := Text("Invalid user Hush1 from 10.0.0.7 port 22"); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 func TestMarkFilesKeepTheirLines(t *testing.T) {
 	t.Parallel()
 	for _, harmless := range []string{
