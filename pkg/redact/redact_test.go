@@ -67,9 +67,10 @@ func TestCommonMessagesRemain(t *testing.T) {
 			t.Errorf("%q became %q", message, got)
 		}
 	}
-	want := "Invalid user REDACTED from 10.0.0.7 port 22"
-	if got := Text("Invalid user Hush1 from 10.0.0.7 port 22"); got != want {
-		t.Errorf("%q, want %q", got, want)
+	for _, rest := range []string{" from 10.0.0.7 port 22", " [preauth]", "", "\nnext line"} {
+		if got, want := Text("Invalid user Hush1"+rest), "Invalid user REDACTED"+rest; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }
 

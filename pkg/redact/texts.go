@@ -120,7 +120,7 @@ var arguments = []struct {
 	{"iscsi:", regexp.MustCompile(`\biscsi:([^\s@"']+)@`)},
 	{
 		"invalid user",
-		regexp.MustCompile(`\b[Ii]nvalid user ([^\s"']+) (?:from|\[)`),
+		regexp.MustCompile(`(?m)\b[Ii]nvalid user ([^\s"']*[^\s"'.])(?: (?:from|port|\[)|$)`),
 	}, // a password that was typed at the wrong prompt
 	{"createuser", regexp.MustCompile(`\bcreateUser[ \t]+\S+[ \t]+\w+[ \t]+("[^"\n]+"|\S+)`)},
 	{

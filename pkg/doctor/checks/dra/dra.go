@@ -455,12 +455,15 @@ func checkPrepare(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 		if n != nil && deadlocked(f, n, e.Message) {
 			found.Title = "the kubelet has lost the connection to the DRA driver, a bug of Kubernetes 1.34.0 and 1.34.1"
 			found.Confidence = finding.Likely
-			found.Evidence = append(found.Evidence, finding.FieldEvidence(n.Object(),
-				".status.nodeInfo.kubeletVersion", "%s", n.Status.NodeInfo.KubeletVersion))
+			version := n.Status.NodeInfo.KubeletVersion
+			found.Evidence = append(found.Evidence,
+				finding.FieldEvidence(n.Object(), ".status.nodeInfo.kubeletVersion", "%s", version))
 			found.Fix = finding.Fix{
 				Text: "Restart the kubelet on the node, and upgrade the nodes to Kubernetes 1.34.2 or later. In these " +
-					"releases, the kubelet deadlocks when its connection to a driver was idle for 30 minutes.",
-				Commands: []string{shell.OnHost(n.Name, "sudo systemctl restart kubelet")},
+					"releases, the kubelet deadlocks when its connection to a driver has been idle for 30 minutes.",
+			}
+			if !strings.Contains(version, "+") { // k3s, RKE2 and k0s have no unit for the kubelet
+				found.Fix.Commands = []string{shell.OnHost(n.Name, "sudo systemctl restart kubelet")}
 			}
 			r.Add(found)
 			return
