@@ -31,6 +31,10 @@ func TestLoad(t *testing.T) {
 	if got, err := load(files, "amd64"); err != nil || string(got) != "amd64's" {
 		t.Errorf("got %q, %v", got, err)
 	}
+	alone := fstest.MapFS{"gpu-fault-node-linux-arm64.zst": compressed(t, "arm64's")}
+	if got, err := load(alone, "arm64"); err == nil {
+		t.Errorf("without its dictionary, the helper for arm64 is %q", got)
+	}
 	for arch, want := range map[string]string{
 		"arm64": "unpack the node helper for linux/arm64", "s390x": "only for amd64 and arm64",
 		"../x": "no node helper",

@@ -24,8 +24,16 @@ func Plain(dir fs.FS) (map[string][]byte, error) {
 }
 
 // Unpack returns the contents of a compressed file.
-func Unpack(file []byte) ([]byte, error) {
-	decoder, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
+func Unpack(file []byte) ([]byte, error) { return UnpackWith(nil, file) }
+
+// UnpackWith returns the contents of a file that was compressed with another one as a dictionary: base is the contents
+// of that one.
+func UnpackWith(base, file []byte) ([]byte, error) {
+	options := []zstd.DOption{zstd.WithDecoderConcurrency(1)}
+	if len(base) > 0 {
+		options = append(options, zstd.WithDecoderDictRaw(0, base))
+	}
+	decoder, err := zstd.NewReader(nil, options...)
 	if err != nil {
 		return nil, err
 	}
