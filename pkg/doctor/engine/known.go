@@ -106,8 +106,11 @@ func nameOne(f *facts.Facts, check Check, found *finding.Finding) {
 	for _, e := range found.Evidence { // a check that compares objects may leave the title to a signature
 		lines = append(lines, signatures.Line{Place: signatures.Spec, Evidence: e})
 	}
-	if found.Cause != "" {
+	switch {
+	case found.Cause != "":
 		check.Symptom = Precise // the check determined the cause of this finding
+	case found.Vague && check.Symptom == Precise:
+		check.Symptom = Known
 	}
 	if check.Symptom == Precise {
 		known = known.Decisive()

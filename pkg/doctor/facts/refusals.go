@@ -74,3 +74,39 @@ func (f *Facts) Refusal(owner finding.Object, e *corev1.Event) Refusal {
 	}
 	return x
 }
+
+// Refusals returns the FailedCreate rejections from the last hour that no newer pod or event contradicts, one for each
+// owner.
+func (f *Facts) Refusals() []Refusal {
+	var all []Refusal
+	seen := map[finding.Object]bool{}
+	for _, e := range f.Events {
+		owner := finding.Object{
+			Kind: e.InvolvedObject.Kind, Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name,
+		}
+		if e.Reason != "FailedCreate" || seen[owner] || f.Now.Sub(EventTime(e)) > time.Hour {
+			continue
+		}
+		newest := e
+		for _, other := range f.EventsOf(owner.Kind, owner.Namespace, owner.Name) { // newest first
+			if other.Reason == "FailedCreate" || other.Reason == "SuccessfulCreate" {
+				newest = other
+				break
+			}
+		}
+		seen[owner] = true
+		if newest.Reason != "FailedCreate" || f.CreatedSince(owner, EventTime(newest)) || f.RolledOut(owner) ||
+			f.classExists(newest.Message) {
+			continue
+		}
+		all = append(all, f.Refusal(owner, newest))
+	}
+	return all
+}
+
+// classExists reports whether a rejection names a RuntimeClass that was missing at the time but exists now. The
+// controller then retries the request on its own.
+func (f *Facts) classExists(message string) bool {
+	id, class := Recognize(message)
+	return id == "rc.handler-mismatch" && f.Missing("api/runtimeclasses") == "" && f.RuntimeClass(class) != nil
+}

@@ -155,6 +155,8 @@ type Finding struct {
 	Lab *Lab `json:"-"`
 	// Crashed is the container that crashed, if the check knows nothing else about the failure.
 	Crashed string `json:"-"`
+	// Vague is true if the check does not interpret the message, so that any signature for the message is better.
+	Vague bool `json:"-"`
 	// Own is true if the pod itself reports the reason, so that problems with its node do not explain the finding.
 	Own bool `json:"-"`
 }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -73,42 +72,6 @@ func Checks() []engine.Check {
 	}
 }
 
-// refusals returns the FailedCreate rejections from the last hour that no newer pod or event contradicts, one for each
-// owner.
-func refusals(f *facts.Facts) []facts.Refusal {
-	var all []facts.Refusal
-	seen := map[finding.Object]bool{}
-	for _, e := range f.Events {
-		owner := finding.Object{
-			Kind: e.InvolvedObject.Kind, Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name,
-		}
-		if e.Reason != "FailedCreate" || seen[owner] || f.Now.Sub(facts.EventTime(e)) > time.Hour {
-			continue
-		}
-		newest := e
-		for _, other := range f.EventsOf(owner.Kind, owner.Namespace, owner.Name) { // newest first
-			if other.Reason == "FailedCreate" || other.Reason == "SuccessfulCreate" {
-				newest = other
-				break
-			}
-		}
-		seen[owner] = true
-		if newest.Reason != "FailedCreate" || f.CreatedSince(owner, facts.EventTime(newest)) || f.RolledOut(owner) ||
-			classExists(f, newest.Message) {
-			continue
-		}
-		all = append(all, f.Refusal(owner, newest))
-	}
-	return all
-}
-
-// classExists reports whether a rejection names a RuntimeClass that was missing at the time but exists now. The
-// controller then retries the request on its own.
-func classExists(f *facts.Facts, message string) bool {
-	id, class := facts.Recognize(message)
-	return id == "rc.handler-mismatch" && f.Missing("api/runtimeclasses") == "" && f.RuntimeClass(class) != nil
-}
-
 // severity returns the severity of a rejection (Error if it concerns GPUs, otherwise Warning) and the confidence.
 func severity(x facts.Refusal, f *facts.Facts) (finding.Severity, finding.Confidence) {
 	switch {
@@ -162,7 +125,7 @@ func isRefusal(message string) bool {
 
 func checkQuota(f *facts.Facts, r *engine.Result) {
 	if !r.Lacks(f, "api/events") {
-		for _, x := range refusals(f) {
+		for _, x := range f.Refusals() {
 			if !isQuota(x.Event.Message) {
 				continue
 			}
@@ -281,7 +244,7 @@ func checkPodSecurity(f *facts.Facts, r *engine.Result) {
 	if r.Lacks(f, "api/events") {
 		return
 	}
-	for _, x := range refusals(f) {
+	for _, x := range f.Refusals() {
 		if !isPodSecurity(x.Event.Message) {
 			continue
 		}
@@ -363,7 +326,7 @@ func forComponents(namespace string) bool {
 
 func checkForbidden(f *facts.Facts, r *engine.Result) {
 	if !r.Lacks(f, "api/events") {
-		for _, x := range refusals(f) {
+		for _, x := range f.Refusals() {
 			if isQuota(x.Event.Message) || isPodSecurity(x.Event.Message) || !isRefusal(x.Event.Message) {
 				continue
 			}
@@ -371,7 +334,7 @@ func checkForbidden(f *facts.Facts, r *engine.Result) {
 				continue // rc.handler-mismatch reports the rejection
 			}
 			issue := issueOf(x, f)
-			issue.Title, issue.Fix = forbiddenFix(x)
+			issue.Title, issue.Fix, issue.Vague = forbiddenFix(x)
 			r.Add(issue)
 		}
 	}
@@ -404,7 +367,8 @@ func checkForbidden(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-func forbiddenFix(x facts.Refusal) (string, finding.Fix) {
+// forbiddenFix returns the title and the fix for a rejection. vague is true if it does not interpret the message.
+func forbiddenFix(x facts.Refusal) (title string, fix finding.Fix, vague bool) {
 	message := x.Event.Message
 	describe := shell.Command(
 		"kubectl -n %s describe %s %s", x.Owner.Namespace, strings.ToLower(x.Owner.Kind), x.Owner.Name,
@@ -416,21 +380,21 @@ func forbiddenFix(x facts.Refusal) (string, finding.Fix) {
 				"the verb use for the policy, and a RoleBinding in the namespace (older charts have a value for " +
 				"this). Kubernetes 1.25 removed PodSecurityPolicy.",
 			Commands: []string{describe, "kubectl get podsecuritypolicies"},
-		}
+		}, false
 	case strings.Contains(message, "serviceaccount") && strings.Contains(message, "not found"):
 		return "the pods cannot be created: their service account does not exist",
 			finding.Fix{
 				Text:     "Create the service account, or specify one that exists.",
 				Commands: []string{describe, shell.Command("kubectl -n %s get serviceaccounts", x.Owner.Namespace)},
-			}
+			}, false
 	case strings.Contains(message, "webhook"):
-		return "an admission webhook rejects the pods, or does not respond",
+		return rejectedByWebhook(message),
 			finding.Fix{
 				Text: "See the webhook's message. If the webhook does not respond, check its Service and pods.",
 				Commands: []string{
 					describe, "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations",
 				},
-			}
+			}, true
 	case strings.Contains(message, "is forbidden: User "):
 		return "the pods cannot be created: a role is missing", finding.Fix{
 			Text: "Bind a role that can create pods to the user that the message names. A binding's role cannot be changed: delete and recreate the binding.",
@@ -439,9 +403,28 @@ func forbiddenFix(x facts.Refusal) (string, finding.Fix) {
 				shell.Command("kubectl get rolebindings,clusterrolebindings -A -o wide | grep -F %s",
 					x.Owner.Namespace),
 			},
-		}
+		}, false
 	}
 	return "the API server rejects the pods", finding.Fix{
 		Text: "See the API server's message.", Commands: []string{describe},
-	}
+	}, true
 }
+
+var (
+	byWebhook = regexp.MustCompile(`admission webhook "([^"]+)" denied the request: *(.+)`)
+	ofWebhook = regexp.MustCompile(`failed calling webhook "([^"]+)"`)
+)
+
+// rejectedByWebhook returns the title for a rejection by an admission webhook, or because of one.
+func rejectedByWebhook(message string) string {
+	if m := byWebhook.FindStringSubmatch(message); m != nil {
+		return fmt.Sprintf("the admission webhook %s rejects the pods: %s", m[1], words.ClipTo(m[2], longestReason))
+	}
+	if m := ofWebhook.FindStringSubmatch(message); m != nil {
+		return fmt.Sprintf("the pods cannot be created, because the call of the admission webhook %s fails", m[1])
+	}
+	return "an admission webhook rejects the pods, or does not respond"
+}
+
+// longestReason is the maximum length, in bytes, of a webhook's reason in a title.
+const longestReason = 160

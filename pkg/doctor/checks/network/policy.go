@@ -24,7 +24,7 @@ func networkPolicyCheck() engine.Check {
 		ID: "net.policy", Layer: finding.LayerNetwork, From: []string{"api/pods", "api/networkpolicies", "logs"},
 		Title: "a NetworkPolicy blocks a connection that a GPU pod is waiting for",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-		Reads: "log tails and commands of GPU pods and components that are stuck; NetworkPolicies, and the Services and pods that they connect to; labels of namespaces",
+		Reads: "log tails and commands of GPU pods and components that are stuck; FailedCreate events; NetworkPolicies, and the Services and pods that they connect to; labels of namespaces",
 		Why: "Two conditions must be met. First, the pod fails, or has been in the same container for 20 s, and the " +
 			"end of its log shows that a server does not respond. Second, the NetworkPolicies, as Kubernetes defines " +
 			"them, deny egress or ingress that the pod needs: to DNS over UDP, to a Service that its log or command " +
@@ -32,13 +32,15 @@ func networkPolicyCheck() engine.Check {
 			"finding names the closest rule and its incorrect field. All network plugins except flannel are assumed " +
 			"to enforce policies. The check ignores policies of plugin-specific kinds, which may allow more, and " +
 			"connections through a proxy. Plugins differ in whether ipBlock rules apply to pods: results that depend " +
-			"on such a rule are unknown.",
+			"on such a rule are unknown. In addition, if pods cannot be created because an admission webhook does not " +
+			"respond, the policies must let the API server, which is not a pod, reach the webhook's pods.",
 		Explains: []string{
 			"net.dns", "wl.pod-failing", "wl.probe-failing", "wl.idle-holder", "op.init-chain", "op.operand-failing",
 			"op.clusterpolicy", "dp.not-running", "dp.capacity-zero", "drv.headers",
 			"drv.build-fail", "obs.*", "gfd.*", "nfd.*",
 		},
-		Doc: "https://kubernetes.io/docs/concepts/services-networking/network-policies/",
+		ExplainsAs: map[string][]string{ofWebhook: {"wl.forbidden"}},
+		Doc:        "https://kubernetes.io/docs/concepts/services-networking/network-policies/",
 		Sources: []string{
 			"aws/aws-network-policy-agent#230", "kubernetes/website#38267", "projectcalico/calico#8049",
 			"kubernetes/website#8295", "kubernetes/kubernetes#47797",
@@ -60,6 +62,9 @@ type wanted struct {
 func checkPolicies(f *facts.Facts, r *engine.Result) {
 	if r.Lacks(f, "api/pods") {
 		return
+	}
+	if len(f.NetworkPolicies) > 0 {
+		checkWebhooks(f, r)
 	}
 	pods := f.UnreachedPods()
 	if len(pods) == 0 || r.Lacks(f, "api/networkpolicies") || r.Lacks(f, "api/namespaces") {
