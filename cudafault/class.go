@@ -71,7 +71,7 @@ func parseClass(text string) (Class, error) {
 	for word := range strings.SplitSeq(text, ",") {
 		i := slices.Index(names, strings.ToLower(word))
 		if i < 0 {
-			return 0, fmt.Errorf("no class of calls is named %q; there are: %s", word, strings.Join(names, ", "))
+			return 0, fmt.Errorf("unknown class of calls %q; supported values: %s", word, strings.Join(names, ", "))
 		}
 		c |= 1 << i
 	}

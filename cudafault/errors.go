@@ -145,7 +145,7 @@ func ParseError(text string) (int, error) {
 	}
 	code, err := parseCode(text, names, "CUDA error", ErrorName, "cudaerror", "cuerror")
 	if err == nil && code == 0 {
-		return 0, fmt.Errorf("%s is no error: it is what every call returns that works", text)
+		return 0, fmt.Errorf("%s is not an error: every call that succeeds returns it", text)
 	}
 	return code, err
 }
@@ -159,7 +159,7 @@ func ParseNVMLError(text string) (int, error) {
 	}
 	code, err := parseCode(text, names, "NVML error", NVMLErrorName, "nvmlerror")
 	if err == nil && code == 0 {
-		return 0, fmt.Errorf("%s is no error: it is what every call returns that works", text)
+		return 0, fmt.Errorf("%s is not an error: every call that succeeds returns it", text)
 	}
 	return code, err
 }

@@ -48,7 +48,7 @@ func TestParseError(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"": "empty", "0": "every call returns", "success": "not a known CUDA error",
+		"": "empty", "0": "every call that succeeds", "success": "not a known CUDA error",
 		"12345": "12345 is not a known CUDA error",
 		"-1":    "not a known CUDA error", "6.5": "not a known CUDA error",
 		"launch-faild":           "did you mean CUDA_ERROR_LAUNCH_FAILED (719)",
@@ -80,7 +80,7 @@ func TestParseNVMLError(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"0": "every call returns", "5": "5 is not a known NVML error", "gpu-lost": "NVML_ERROR_GPU_IS_LOST (15)",
+		"0": "every call that succeeds", "5": "5 is not a known NVML error", "gpu-lost": "NVML_ERROR_GPU_IS_LOST (15)",
 		"lost": "(15)",
 		"x":    "15 or gpu-is-lost",
 	} {

@@ -86,7 +86,8 @@ func (f Fault) checkFunction() error {
 		return nil
 	}
 	if f.layer() == LayerDriver && classesOf(f.Function, LayerRuntime) != 0 {
-		return fmt.Errorf("--function %s is a function of the CUDA runtime, which not all programs call: specify a driver function (%s), or --layer runtime",
+		return fmt.Errorf("--function %s is a CUDA runtime function, and not all programs use the runtime: specify a "+
+			"driver function (%s), or --layer runtime",
 			f.Function, strings.Join(nearFunctions("cu"+strings.TrimPrefix(f.Function, "cuda"), LayerDriver), ", "))
 	}
 	if near := nearFunctions(f.Function, f.layer()); len(near) > 0 {

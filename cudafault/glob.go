@@ -14,7 +14,7 @@ func checkGlob(pattern string) error {
 		}
 		_, end := matchSet(set, 'x')
 		if end < 0 {
-			return errors.New("a bracket is not closed; globs know * ? [a-z] and [!a-z]")
+			return errors.New("a bracket is not closed; globs support * ? [a-z] and [!a-z]")
 		}
 		rest = set[end:]
 	}

@@ -62,7 +62,7 @@ func (s State) Encode() ([]byte, error) {
 	w.text(atFunction, "function", s.Function)
 	w.classes(atClasses, s.Classes)
 	if s.Surface > SurfaceSync {
-		w.fail("surface %d is neither the call nor the next synchronizing one", s.Surface)
+		w.fail("invalid surface %d: must be the call itself or the next synchronizing call", s.Surface)
 	}
 	w.u32(atSurface, uint32(s.Surface))
 	w.u64(atAfterCalls, s.AfterCalls)
@@ -139,7 +139,7 @@ func DecodeState(data []byte) (State, error) {
 		return State{}, fmt.Errorf("state file: %w", errors.Unwrap(err))
 	}
 	if at := firstDifference(again, data); at >= 0 {
-		return State{}, fmt.Errorf("state file: byte %d is not as this version writes it", at)
+		return State{}, fmt.Errorf("state file: it differs from what this version would write, from byte %d on", at)
 	}
 	return s, nil
 }
@@ -154,11 +154,11 @@ func checkState(data []byte) error {
 	case string(data[:atMagic.size]) != stateMagic:
 		return errors.New("it does not begin with " + stateMagic)
 	case r.u32(atVersion) != stateVersion:
-		return fmt.Errorf("version %d, this program knows %d", r.u32(atVersion), stateVersion)
+		return fmt.Errorf("version %d, but this program supports %d", r.u32(atVersion), stateVersion)
 	case r.u32(atSize) != StateSize:
-		return fmt.Errorf("it says that it has %d bytes", r.u32(atSize))
+		return fmt.Errorf("its header specifies a size of %d bytes", r.u32(atSize))
 	case r.u64(atChecksum) != checksum(data):
-		return errors.New("the checksum is wrong: it was cut or changed")
+		return errors.New("the checksum is wrong: the file was truncated or changed")
 	}
 	return nil
 }

@@ -21,11 +21,11 @@ func Library(arch string, layer Layer) ([]byte, error) {
 	case LayerRuntime:
 		file = "libgpufault-cudart.so"
 	default:
-		return nil, fmt.Errorf("there is no shim for a layer %q: there are driver and runtime", layer)
+		return nil, fmt.Errorf("no shim exists for layer %q; supported layers: driver, runtime", layer)
 	}
 	data, err := embedded("lib/" + platform + "/" + file)
 	if err != nil {
-		return nil, fmt.Errorf("the shim for %s is not in this program: %w", arch, err)
+		return nil, fmt.Errorf("this program does not contain the shim for %s: %w", arch, err)
 	}
 	return data, nil
 }
@@ -49,7 +49,8 @@ func Platform(arch string) (string, error) {
 	case "arm64":
 		return "aarch64", nil
 	default:
-		return "", fmt.Errorf("there is no shim for nodes of architecture %q: there are amd64 and arm64", arch)
+		return "", fmt.Errorf("no shim exists for nodes of architecture %q; supported architectures: amd64, "+
+			"arm64", arch)
 	}
 }
 

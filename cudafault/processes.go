@@ -116,7 +116,7 @@ const (
 // read, so a field may be newer than the previous one.
 func DecodeProcesses(data []byte) (Processes, error) {
 	if len(data) != ProcessesSize {
-		return Processes{}, fmt.Errorf("file of processes: %d bytes, want %d", len(data), ProcessesSize)
+		return Processes{}, fmt.Errorf("process file: %d bytes, expected %d", len(data), ProcessesSize)
 	}
 	r := reader{buf: data}
 	magic := string(data[:8])
@@ -124,10 +124,10 @@ func DecodeProcesses(data []byte) (Processes, error) {
 		return Processes{}, nil
 	}
 	if magic != processesMagic {
-		return Processes{}, errors.New("file of processes: it does not begin with " + processesMagic)
+		return Processes{}, errors.New("process file: it does not begin with " + processesMagic)
 	}
 	if v, n := r.u32(span{8, 4}), r.u32(span{12, 4}); v != processesVersion || n != slots {
-		return Processes{}, fmt.Errorf("file of processes: version %d with %s, this program knows version %d with %d",
+		return Processes{}, fmt.Errorf("process file: version %d with %s, but this program supports version %d with %d",
 			v, count.Of(n, "place"), processesVersion, slots)
 	}
 	all := Processes{TrippedGeneration: r.u64(span{16, 8}), TrippedAt: r.time(span{24, 8})}
@@ -158,7 +158,7 @@ func process(r reader) Process {
 func DecodeReport(stdout []byte) (*State, *Processes, error) {
 	stateFile, rest, err := cutFile(stdout)
 	if err != nil {
-		return nil, nil, fmt.Errorf("report of the shim, state file: %w", err)
+		return nil, nil, fmt.Errorf("the shim's report, state file: %w", err)
 	}
 	processesFile, rest, err := cutFile(rest)
 	if err == nil && len(rest) > 0 {
@@ -166,7 +166,7 @@ func DecodeReport(stdout []byte) (*State, *Processes, error) {
 	}
 	var faults []error
 	if err != nil {
-		faults, processesFile = append(faults, fmt.Errorf("report of the shim, file of processes: %w", err)), nil
+		faults, processesFile = append(faults, fmt.Errorf("the shim's report, process file: %w", err)), nil
 	}
 	var state *State
 	if len(stateFile) > 0 {
@@ -190,11 +190,11 @@ func DecodeReport(stdout []byte) (*State, *Processes, error) {
 // cutFile splits the first file from a report.
 func cutFile(report []byte) (file, rest []byte, err error) {
 	if len(report) < 4 {
-		return nil, nil, fmt.Errorf("it ends after %d bytes, before the length", len(report))
+		return nil, nil, fmt.Errorf("truncated after %d bytes, before the length", len(report))
 	}
 	length, report := uint64(binary.LittleEndian.Uint32(report)), report[4:]
 	if length > uint64(len(report)) {
-		return nil, nil, fmt.Errorf("it ends after %d of %d bytes", len(report), length)
+		return nil, nil, fmt.Errorf("truncated after %d of %d bytes", len(report), length)
 	}
 	return report[:length], report[length:], nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// table returns a file of processes as the shim writes it, with one process in the place i; the offsets are literal.
+// table returns a process file as the shim writes it, with one process in the place i; the offsets are literal.
 func table(i int) []byte {
 	data := make([]byte, 16256)
 	u32, u64 := binary.LittleEndian.PutUint32, binary.LittleEndian.PutUint64
@@ -114,14 +114,14 @@ func TestDecodeReport(t *testing.T) {
 		"no processes":   {report(state, nil), true, false, ""},
 		"no state":       {report(nil, table(0)), false, true, ""},
 		"damaged state":  {report([]byte("x"), table(0)), false, true, "state file"},
-		"damaged file":   {report(state, []byte("x")), true, false, "file of processes"},
-		"cut":            {report(state, table(0))[:2000], true, false, "ends after"},
-		"cut early":      {report(state)[:500], false, false, "ends after"},
-		"empty":          {nil, false, false, "ends after 0"},
-		"one file":       {report(state), true, false, "ends after 0"},
-		"text of an ld":  {[]byte("exec format error"), false, false, "ends after"},
+		"damaged file":   {report(state, []byte("x")), true, false, "process file"},
+		"cut":            {report(state, table(0))[:2000], true, false, "truncated after"},
+		"cut early":      {report(state)[:500], false, false, "truncated after"},
+		"empty":          {nil, false, false, "truncated after 0"},
+		"one file":       {report(state), true, false, "truncated after 0"},
+		"text of an ld":  {[]byte("exec format error"), false, false, "truncated after"},
 		"something more": {append(report(state, table(0)), 'x'), true, false, "too many"},
-		"endless length": {[]byte{0xff, 0xff, 0xff, 0xff}, false, false, "ends after"},
+		"endless length": {[]byte{0xff, 0xff, 0xff, 0xff}, false, false, "truncated after"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

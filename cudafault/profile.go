@@ -198,25 +198,25 @@ func (p Profile) check(d *data) error {
 		holds bool
 		text  string
 	}{
-		{known(p.Running) && known(p.New) && known(p.Fallback), "a code that CUDA does not have"},
-		{nvml(p.NVML, false) && nvml(p.NVMLInit, true), "a code that NVML does not have at this place"},
+		{known(p.Running) && known(p.New) && known(p.Fallback), "a code that is not a CUDA error"},
+		{nvml(p.NVML, false) && nvml(p.NVMLInit, true), "a code that NVML does not return from these calls"},
 		{len(p.Evidence) > 0, "no evidence"},
-		{!p.None() || p.Note != "", "no error, and no note that says why"},
-		{(p.Running == 0) == (p.RunningBasis == ""), "an error of running processes without a basis, or the reverse"},
-		{(p.New == 0) == (p.NewBasis == ""), "an error of new processes without a basis, or the reverse"},
-		{(p.Running == 0) == (p.Classes == 0), "an error of running processes without classes, or the reverse"},
+		{!p.None() || p.Note != "", "no error, and no note that explains why"},
+		{(p.Running == 0) == (p.RunningBasis == ""), "an error for running processes without a basis, or the reverse"},
+		{(p.New == 0) == (p.NewBasis == ""), "an error for new processes without a basis, or the reverse"},
+		{(p.Running == 0) == (p.Classes == 0), "an error for running processes without classes, or the reverse"},
 		{
 			(p.Fallback == 0) == (p.MinDriver == 0),
-			"a fallback without the driver from which on it is not needed, or the reverse",
+			"a fallback without the driver version that no longer needs it, or the reverse",
 		},
 		{
 			!p.Sticky || sticky(p.Running) && (p.Fallback == 0 || sticky(p.Fallback)),
-			"it is sticky, and its error is not",
+			"a sticky effect with an error that is not sticky",
 		},
-		{!p.NVMLEvent || p.XID != 0, "an NVML event, and no XID that it could report"},
-		{p.Surface == SurfaceCall || p.Running != 0, "a surface, and nothing that surfaces"},
+		{!p.NVMLEvent || p.XID != 0, "an NVML event, but no XID that it could report"},
+		{p.Surface == SurfaceCall || p.Running != 0, "a surface, but no error that could surface"},
 		{(p.Latency == 0) == (p.LatencyClasses == 0), "latency without classes, or the reverse"},
-		{p.LatencyClasses&^p.Classes == 0, "latency of calls that do not count"},
+		{p.LatencyClasses&^p.Classes == 0, "latency for calls that the trigger ignores"},
 	} {
 		if !rule.holds {
 			return fmt.Errorf("profile %s has %s", p.Name, rule.text)

@@ -113,7 +113,7 @@ func TestTableErrors(t *testing.T) {
 			strings.Replace(row, strings.Join(strings.Fields(old), "\t"), strings.Join(strings.Fields(new), "\t"), 1)
 	}
 	for name, test := range map[string]struct{ errors, nvml, profiles, want string }{
-		"order":            {cuda + tabs("2 OOM - no alloc call"), nvml, head, "above"},
+		"order":            {cuda + tabs("2 OOM - no alloc call"), nvml, head, "not greater than"},
 		"sticky":           {errorsHead + tabs("2 OOM - maybe alloc call"), nvml, head, "sticky"},
 		"surface":          {errorsHead + tabs("2 OOM - no alloc soon"), nvml, head, "surface"},
 		"class":            {errorsHead + tabs("2 OOM - no malloc call"), nvml, head, "malloc"},
@@ -123,21 +123,21 @@ func TestTableErrors(t *testing.T) {
 		"header":           {cuda, nvml, row, "columns"},
 		"cells":            {cuda, nvml, head + "94\ttext\n", "cells"},
 		"padded":           {cuda, nvml, head + strings.Replace(row, "text", " text", 1), "padded"},
-		"twice":            {cuda, nvml, head + row + row, "twice"},
+		"twice":            {cuda, nvml, head + row + row, "duplicate"},
 		"no name":          {cuda, nvml, change("94", "-"), "missing"},
 		"number":           {cuda, nvml, change("226", "many"), "running"},
-		"unknown code":     {cuda, nvml, change("100", "101"), "a code that CUDA does not have"},
-		"init as device":   {cuda, nvml, change("15", "18"), "a code that NVML does not have"},
+		"unknown code":     {cuda, nvml, change("100", "101"), "a code that is not a CUDA error"},
+		"init as device":   {cuda, nvml, change("15", "18"), "a code that NVML does not return"},
 		"no evidence":      {cuda, nvml, change("a/b#1", "-"), "no evidence"},
 		"basis":            {cuda, nvml, change("assumed 214", "sure 214"), "running_basis"},
 		"no basis":         {cuda, nvml, change("assumed 214", "- 214"), "without a basis"},
 		"no classes":       {cuda, nvml, change("yes launch", "yes -"), "without classes"},
 		"no driver":        {cuda, nvml, change("214 12080", "214 -"), "fallback"},
-		"sticky by nature": {strings.Replace(cuda, "x\tyes", "x\tno", 1), nvml, head + row, "its error is not"},
+		"sticky by nature": {strings.Replace(cuda, "x\tyes", "x\tno", 1), nvml, head + row, "that is not sticky"},
 		"nvml values":      {cuda, nvml, change("ecc", "eec"), "nvml_values"},
 		"event without":    {cuda, nvml, change("94", "lost"), "no XID"},
 		"latency":          {cuda, nvml, change("1s", "soon"), "latency"},
-		"latency classes":  {cuda, nvml, change("1s launch", "1s sync"), "do not count"},
+		"latency classes":  {cuda, nvml, change("1s launch", "1s sync"), "the trigger ignores"},
 		"nothing, no why":  {cuda, nvml, head + tabs("63 text - - - - - - - - - - - - - - - - a/b#1 -"), "no note"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -171,7 +171,7 @@ func (f Fault) where() string {
 		parts = append(parts, "on nodes "+strings.Join(f.Nodes, ","))
 	}
 	if f.layer() == LayerRuntime {
-		parts = append(parts, "only through a dynamic CUDA runtime")
+		parts = append(parts, "only through a dynamically linked CUDA runtime")
 	}
 	return strings.Join(parts, ", ")
 }

@@ -42,7 +42,7 @@ func load(errors, nvml, profiles string) (*data, error) {
 	err := eachRow("errors.tsv", errors, errorColumns, func(r row) error {
 		e, err := errorOf(r)
 		if err == nil && len(d.errors) > 0 && d.errors[len(d.errors)-1].code >= e.code {
-			err = fmt.Errorf("code %d is not above the one before", e.code)
+			err = fmt.Errorf("code %d is not greater than the previous one", e.code)
 		}
 		d.errors = append(d.errors, e)
 		return err
@@ -64,7 +64,7 @@ func load(errors, nvml, profiles string) (*data, error) {
 			err = p.check(d)
 		}
 		if err == nil && slices.ContainsFunc(d.profiles, func(q Profile) bool { return q.Name == p.Name }) {
-			err = fmt.Errorf("profile %s is there twice", p.Name)
+			err = fmt.Errorf("duplicate profile %s", p.Name)
 		}
 		d.profiles = append(d.profiles, p)
 		return err
@@ -87,5 +87,5 @@ func (r row) oneOf(column, words string) (string, error) {
 	if v := r[column]; slices.Contains(strings.Fields(words), v) {
 		return v, nil
 	}
-	return "", fmt.Errorf("%s is %q, want one of %s", column, r[column], words)
+	return "", fmt.Errorf("%s is %q, but must be one of %s", column, r[column], words)
 }

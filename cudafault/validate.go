@@ -41,7 +41,7 @@ func (f Fault) checkWhat() error {
 	// Error is for running processes, the named profile for new ones.
 	both := f.Error != 0 && (f.DriverMismatch != f.FabricNotReady) && f.XID == 0
 	if len(given) > 1 && !both {
-		return fmt.Errorf("%s cannot be used together: each sets the errors of the calls", and(given))
+		return fmt.Errorf("%s cannot be used together: each sets the errors that calls return", and(given))
 	}
 	if _, known := findError(f.Error); f.Error != 0 && !known {
 		return fmt.Errorf("invalid value %d for --error: not a CUDA error", f.Error)
@@ -62,7 +62,8 @@ func (f Fault) checkProfile() error {
 				known = append(known, p.Name)
 			}
 		}
-		return fmt.Errorf("--xid %d: the CUDA errors of this XID are unknown; supported values: %s. For another XID, specify the error, such as --error launch-failed",
+		return fmt.Errorf("--xid %d: the CUDA errors that this XID causes are unknown; supported values: %s. For "+
+			"another XID, specify the error, such as --error launch-failed",
 			f.XID, strings.Join(known, ", "))
 	}
 	if p.None() {
@@ -81,10 +82,12 @@ func (f Fault) checkNew() error {
 		}
 		switch {
 		case f.DriverMismatch || f.FabricNotReady:
-			return fmt.Errorf("--phase-new and --%s cannot be used together: each sets the errors of new processes", f.named())
+			return fmt.Errorf("--phase-new and --%s cannot be used together: each sets the errors for new "+
+				"processes", f.named())
 		case f.XID == 0 && f.Error == 0 && !f.Hang:
-			return fmt.Errorf("--phase-new requires --xid, --error or --hang: it applies to processes that start after the fault has hit one. "+
-				"For processes that fail from the start, specify --error %d --function cuInit", cmp.Or(code, codeNoDevice))
+			return fmt.Errorf("--phase-new requires --xid, --error or --hang: it applies to processes that start "+
+				"after the fault has tripped in another. For processes that fail from the start, specify --error %d "+
+				"--function cuInit", cmp.Or(code, codeNoDevice))
 		}
 	}
 	if f.NVML != nil {
@@ -93,7 +96,8 @@ func (f Fault) checkNew() error {
 			return fmt.Errorf("invalid value %d for --nvml: not an NVML error", code)
 		}
 		if f.DriverMismatch {
-			return errors.New("--nvml and --driver-mismatch cannot be used together: each sets the errors of NVML")
+			return errors.New("--nvml and --driver-mismatch cannot be used together: each sets the errors that NVML " +
+				"returns")
 		}
 		if !f.trips() && f.profileName() == "" && f.Trigger.set() != "" {
 			return fmt.Errorf("%s requires an effect on CUDA calls, such as --error: without one, the fault never trips, and NVML never fails",

@@ -25,7 +25,7 @@ func TestValidateRefuses(t *testing.T) {
 			Fault{XID: 79, DriverMismatch: true, FabricNotReady: true},
 			"--xid, --driver-mismatch and --fabric-not-ready",
 		},
-		"unknown xid":          {Fault{XID: 62}, "--xid 62: the CUDA errors of this XID are unknown"},
+		"unknown xid":          {Fault{XID: 62}, "--xid 62: the CUDA errors that this XID causes are unknown"},
 		"154":                  {Fault{XID: 154}, "announces"},
 		"45":                   {Fault{XID: 45}, "follows another XID"},
 		"error":                {Fault{Error: 12345}, "invalid value 12345 for --error"},
@@ -121,7 +121,7 @@ func TestValidateRefuses(t *testing.T) {
 			trigger(Trigger{Function: "cuGetProcAddress"}), "matches no supported function",
 		},
 		"runtime's function": {
-			trigger(Trigger{Function: "cudaLaunchKernel"}), "--function cudaLaunchKernel is a function of the CUDA runtime, which not all programs call",
+			trigger(Trigger{Function: "cudaLaunchKernel"}), "--function cudaLaunchKernel is a CUDA runtime function, and not all programs use the runtime",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -37,10 +37,11 @@ func (f Fault) checkTrigger() error {
 	case f.WindowFrom < 0 || f.WindowTo < 0 || f.WindowFrom%time.Millisecond != 0 || f.WindowTo%time.Millisecond != 0:
 		return fmt.Errorf("invalid value %s for --window: must be 0 or more, in whole milliseconds", f.window())
 	case f.WindowTo != 0 && f.WindowTo < f.WindowFrom:
-		return fmt.Errorf("invalid value %s for --window: it ends before it begins; did you mean %s-%s?", f.window(), short(f.WindowTo),
+		return fmt.Errorf("invalid value %s for --window: the window ends before it begins; did you mean "+
+			"%s-%s?", f.window(), short(f.WindowTo),
 			short(f.WindowFrom))
 	case f.WindowTo != 0 && f.WindowTo == f.WindowFrom:
-		return fmt.Errorf("invalid value %s for --window: it is empty", f.window())
+		return fmt.Errorf("invalid value %s for --window: the window is empty", f.window())
 	case f.WindowTo != 0 && f.After >= f.WindowTo:
 		return fmt.Errorf("--after %s is not before the end of --window %s: the fault would never trip", f.After, f.window())
 	case !(f.Probability >= 0 && f.Probability <= 1):
@@ -79,7 +80,8 @@ func (f Fault) checkSticky() error {
 	}{{f.Every > 1, fmt.Sprintf("--every %d", f.Every)}, {f.Max > 1, fmt.Sprintf("--max %d", f.Max)}} {
 		if repeated.is {
 			return fmt.Errorf("%s cannot be used with %s: this error makes the context unusable until the process exits. "+
-				"To let calls succeed in between, unlike real hardware, specify --sticky=false", repeated.flag,
+				"To let calls between the failures succeed, unlike on real hardware, specify "+
+				"--sticky=false", repeated.flag,
 				ErrorName(e.running))
 		}
 	}

@@ -121,7 +121,7 @@ func (w *writer) nodes(names []string) {
 	w.u32(atNodeCount, uint32(len(names)))
 	for i, name := range names {
 		if name == "" {
-			w.fail("the name of a node is empty")
+			w.fail("a node name is empty")
 		}
 		w.u64(span{atNodes.at + 8*i, 8}, nodeHash(name))
 	}

@@ -55,7 +55,7 @@ func (s *Session) do(ctx context.Context, req api.Request, each func(api.Answer)
 	case broken != nil:
 		return api.Answer{}, fmt.Errorf("%w: %w", ErrOutputLost, broken)
 	case final == nil && ctx.Err() != nil:
-		return api.Answer{}, fmt.Errorf("%w because it was stopped: %w", ErrOutputLost, context.Cause(ctx))
+		return api.Answer{}, fmt.Errorf("%w because the operation was stopped: %w", ErrOutputLost, context.Cause(ctx))
 	case final == nil:
 		return api.Answer{}, s.explainSilence(ctx, ended, said.String())
 	}

@@ -55,7 +55,7 @@ func (s *Session) Change(
 		}
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, changeTimeout,
-		fmt.Errorf("the dead man's switch did not report within %v that the change is applied", changeTimeout))
+		fmt.Errorf("the dead man's switch did not report within %v that the change was applied", changeTimeout))
 	defer cancel()
 	_, err := s.Do(ctx, api.Request{Change: &change, Key: change.Key}, hear)
 	for since := time.Now(); errors.Is(err, ErrOutputLost) && again(ctx, err); {

@@ -13,7 +13,7 @@ import (
 // file system blocks one of its threads.
 const lastWord = 5 * time.Second
 
-var errAnswered = errors.New("the helper has responded, but does not exit")
+var errAnswered = errors.New("the helper has responded, but has not exited")
 
 // Diagnose collects everything on the node that can explain why GPU pods do not run there. A part that cannot be read
 // is not an error; it is listed in Probe.Unread.

@@ -83,16 +83,17 @@ func runtimeAway(message string) bool {
 // pkg/kubelet/images/types.go, pkg/kubelet/kuberuntime/kuberuntime_container.go and
 // pkg/kubelet/container/sync_result.go in Kubernetes).
 func fatalReasons() map[string]string {
-	const pull = "use --image to specify an image that the node can pull, and --image-pull-secret for its secret"
+	const pull = "use --image to specify an image that the node can pull, and --image-pull-secret to specify its secret"
 	const broken = "see the runtime's message in kubectl describe pod, and the logs of the kubelet and the runtime on the node"
 	return map[string]string{
-		"ErrImagePull":               pull,
-		"ImagePullBackOff":           pull,
-		"RegistryUnavailable":        pull,
-		"SignatureValidationFailed":  pull,
-		"ImageInspectError":          pull,
-		"InvalidImageName":           "the image name is invalid: correct --image",
-		"ErrImageNeverPull":          "the image is not on the node, and the pull policy is Never: load the image on the node, or specify another --image or --image-pull-policy",
+		"ErrImagePull":              pull,
+		"ImagePullBackOff":          pull,
+		"RegistryUnavailable":       pull,
+		"SignatureValidationFailed": pull,
+		"ImageInspectError":         pull,
+		"InvalidImageName":          "the image name is invalid: correct --image",
+		"ErrImageNeverPull": "the image is not on the node, and the pull policy is Never: load the image onto the " +
+			"node, or specify another --image or --image-pull-policy",
 		"CreateContainerConfigError": "an object that the container requires does not exist",
 		"CreateContainerError":       broken,
 		"RunContainerError":          broken,

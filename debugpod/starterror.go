@@ -95,7 +95,8 @@ func explainCreate(err error, pod *corev1.Pod) error {
 			"a policy in the cluster denies the privileged debug pod; ask the cluster administrator for an exception for namespace "+
 				ns)
 	case says("failed calling webhook"):
-		return because(ReasonPolicy, "an admission webhook in the cluster fails; contact the cluster administrator")
+		return because(ReasonPolicy, "an admission webhook in the cluster is failing; contact the cluster "+
+			"administrator")
 	case says("exceeded quota"), says("failed quota"):
 		return because(ReasonQuota,
 			fmt.Sprintf("see kubectl describe quota -n %s, and increase the quota or use another namespace", ns))

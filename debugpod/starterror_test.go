@@ -70,7 +70,7 @@ func TestExplainCreate(t *testing.T) {
 			apierrors.NewInternalError(
 				errors.New(`failed calling webhook "x": Post "https://x": context deadline exceeded`),
 			),
-			ReasonPolicy, "admission webhook in the cluster fails",
+			ReasonPolicy, "admission webhook in the cluster is failing",
 		},
 		"admission policy": {policy, ReasonPolicy, "exception"},
 		"OpenShift": {
@@ -143,7 +143,7 @@ func TestJudge(t *testing.T) {
 			waiting("ImagePullBackOff", "Back-off"), false, "ImagePullBackOff", "--image-pull-secret", "", "",
 		},
 		"name":  {waiting("InvalidImageName", ""), false, "InvalidImageName", "correct", "", ""},
-		"never": {waiting("ErrImageNeverPull", ""), false, "ErrImageNeverPull", "load the image on the node", "", ""},
+		"never": {waiting("ErrImageNeverPull", ""), false, "ErrImageNeverPull", "load the image onto the node", "", ""},
 		"config": {
 			waiting("CreateContainerConfigError", `secret "x" not found`), false, "CreateContainerConfigError",
 			"does not exist", "", "",

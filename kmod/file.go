@@ -30,7 +30,7 @@ const signature = "~Module signature appended~\n"
 // the machine.
 func ParseFile(raw []byte) (File, error) {
 	if len(raw) > MaxFile {
-		return File{}, fmt.Errorf("it is larger than %d MiB, and so is no %s.ko", MaxFile>>20, Name)
+		return File{}, fmt.Errorf("it is larger than %d MiB, so it cannot be %s.ko", MaxFile>>20, Name)
 	}
 	for magic, how := range map[string]string{"\x1f\x8b": "gunzip", "\xfd7zXZ": "unxz", "\x28\xb5\x2f\xfd": "unzstd"} {
 		if bytes.HasPrefix(raw, []byte(magic)) {
@@ -39,15 +39,16 @@ func ParseFile(raw []byte) (File, error) {
 	}
 	f, err := elf.NewFile(bytes.NewReader(raw))
 	if err != nil {
-		return File{}, fmt.Errorf("it is no kernel module: %w", err)
+		return File{}, fmt.Errorf("it is not a kernel module: %w", err)
 	}
 	info := f.Section(".modinfo")
 	if f.Type != elf.ET_REL || info == nil || info.Type != elf.SHT_PROGBITS {
-		return File{}, errors.New("it is no kernel module: they are relocatable files with a section .modinfo")
+		return File{}, errors.New("it is not a kernel module: a kernel module is a relocatable file with a .modinfo " +
+			"section")
 	}
 	said, err := info.Data()
 	if err != nil {
-		return File{}, fmt.Errorf("its section .modinfo cannot be read: %w", err)
+		return File{}, fmt.Errorf("its .modinfo section cannot be read: %w", err)
 	}
 	fields := map[string]string{}
 	for field := range strings.SplitSeq(string(said), "\x00") {
@@ -61,9 +62,9 @@ func ParseFile(raw []byte) (File, error) {
 	case fields["name"] != Name:
 		return File{}, fmt.Errorf("it is the module %q, not %s", fields["name"], Name)
 	case release == "":
-		return File{}, errors.New("it does not say for which kernel it is (vermagic)")
+		return File{}, errors.New("it does not specify which kernel it was built for (vermagic)")
 	case arch == "":
-		return File{}, fmt.Errorf("it is for %s: there are nodes of amd64 and arm64", f.Machine)
+		return File{}, fmt.Errorf("it is for %s, but must be for amd64 or arm64", f.Machine)
 	}
 	return File{
 		Release: release, Magic: fields["vermagic"], Arch: arch, Signed: bytes.HasSuffix(raw, []byte(signature)),

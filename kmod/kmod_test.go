@@ -37,20 +37,20 @@ func TestCheckRecord(t *testing.T) {
 		"nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 x":  "",
 		"nvidia-nvswitch3: something else":                                        "",
 		fallen:                                                                    "",
-		"":                                                                        "of the driver",
-		"kernel: NVRM: Xid (PCI:0000:17:00): 79, x":                               "of the driver",
-		"NVRM: Xid (PCI:0000:17:00): 079, x":                                      "no XID",
-		"NVRM: Xid (PCI:0000:17:00): 79,":                                         "no XID",
-		"NVRM: Xid (PCI:0000:17:00): 79, a\nb":                                    "no XID",
+		"":                                                                        "from the driver",
+		"kernel: NVRM: Xid (PCI:0000:17:00): 79, x":                               "from the driver",
+		"NVRM: Xid (PCI:0000:17:00): 079, x":                                      "not an XID",
+		"NVRM: Xid (PCI:0000:17:00): 79,":                                         "not an XID",
+		"NVRM: Xid (PCI:0000:17:00): 79, a\nb":                                    "not an XID",
 		"NVRM: Xid (PCI:0000:17:00): 79, Größe":                                   "printable ASCII",
 		"NVRM: two\nlines":                                                        "several lines",
 		fallen + "\n":                                                             "several lines",
 		"nvidia-nvswitch3: SXid (PCI:0000:05:00): 12028, x":                       "",
-		"nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 1, x":                         "no SXid",
+		"nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 1, x":                         "not an SXid",
 		"NVRM: " + strings.Repeat("x", MaxRecord-len("NVRM: ")-1):                 "",
 		"NVRM: " + strings.Repeat("x", MaxRecord-len("NVRM: ")):                   "973 bytes",
-		"NVRM: bell \a":                                                           "of the driver",
-		"systemd[1]: NVRM: Xid (PCI:0000:17:00): 79, of somebody else's program ": "of the driver",
+		"NVRM: bell \a":                                                           "from the driver",
+		"systemd[1]: NVRM: Xid (PCI:0000:17:00): 79, of somebody else's program ": "from the driver",
 	} {
 		switch err := CheckRecord(record); {
 		case want == "" && err != nil:
@@ -76,14 +76,14 @@ func TestParseFile(t *testing.T) {
 		t.Errorf("for arm64: %+v, %v", f, err)
 	}
 	for want, raw := range map[string][]byte{
-		"no kernel module":      []byte("#!/bin/sh\n"),
-		`the module "nvidia"`:   kmodtest.Object(elf.EM_X86_64, "name=nvidia\x00vermagic=6.1.0 SMP\x00"),
-		"for which kernel":      kmodtest.Object(elf.EM_X86_64, "name=gpu_fault_xid\x00"),
-		"nodes of amd64":        kmodtest.Object(elf.EM_RISCV, ours),
-		"it is compressed":      []byte("\xfd7zXZ\x00"),
-		"larger than 4 MiB":     make([]byte, MaxFile+1),
-		"no kernel module: EOF": good[:70],
-		"relocatable files with ": func() []byte {
+		"not a kernel module":           []byte("#!/bin/sh\n"),
+		`the module "nvidia"`:           kmodtest.Object(elf.EM_X86_64, "name=nvidia\x00vermagic=6.1.0 SMP\x00"),
+		"which kernel it was built for": kmodtest.Object(elf.EM_X86_64, "name=gpu_fault_xid\x00"),
+		"for amd64 or arm64":            kmodtest.Object(elf.EM_RISCV, ours),
+		"it is compressed":              []byte("\xfd7zXZ\x00"),
+		"larger than 4 MiB":             make([]byte, MaxFile+1),
+		"not a kernel module: EOF":      good[:70],
+		"relocatable file with a ": func() []byte {
 			raw := bytes.Clone(good)
 			raw[16] = byte(elf.ET_EXEC)
 			return raw

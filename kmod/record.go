@@ -35,21 +35,24 @@ var (
 func CheckRecord(record string) error {
 	switch {
 	case len(record)+1 > MaxRecord:
-		return fmt.Errorf("it has %d bytes with its newline, and the module takes %d", len(record)+1, MaxRecord)
+		return fmt.Errorf("it has %d bytes with its newline, but the module accepts at most "+
+			"%d", len(record)+1, MaxRecord)
 	case strings.HasPrefix(record, "NVRM: Xid"):
 		return match(xidRecord, record,
-			"it is no XID line of the driver's, such as NVRM: Xid (PCI:0000:17:00): 79, ...")
+			"it is not an XID line from the driver, such as NVRM: Xid (PCI:0000:17:00): 79, ...")
 	case switchError.MatchString(record):
 		return match(sxidRecord, record,
-			"it is no SXid line of the driver's, such as nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, ...")
+			"it is not an SXid line from the driver, such as nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, ...")
 	case strings.Contains(record, "\n"):
 		return match(fallenOff, record,
-			"it has several lines, and the driver prints no such record but that of a GPU that fell off the bus")
+			"it has several lines, but the only such record that the driver prints is the one for a GPU that fell "+
+				"off the bus")
 	case gpuRecord.MatchString(record), switchRecord.MatchString(record):
 		return nil
 	default:
 		return errors.New(
-			"not a line of the driver: its lines begin with NVRM: or nvidia-nvswitchN:, and contain only printable ASCII characters",
+			"not a line from the driver: the driver's lines begin with NVRM: or nvidia-nvswitchN: and contain only " +
+				"printable ASCII characters",
 		)
 	}
 }
@@ -59,7 +62,8 @@ func match(pattern *regexp.Regexp, record, otherwise string) error {
 		return nil
 	}
 	if strings.ContainsFunc(record, func(r rune) bool { return r != '\n' && (r < ' ' || r > '~') }) {
-		return errors.New("it has characters that are not printable ASCII, which the kernel module does not take")
+		return errors.New("it contains characters that are not printable ASCII, which the kernel module does not " +
+			"accept")
 	}
 	return errors.New(otherwise)
 }

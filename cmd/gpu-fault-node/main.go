@@ -73,12 +73,12 @@ func run(ctx context.Context, args []string) error {
 	case len(args) == 1 && args[0] == "attached":
 		exe, err := os.Open("/proc/self/exe")
 		if err != nil {
-			return refuse(api.CodeTruncated, "read the helper's own file: "+err.Error())
+			return refuse(api.CodeTruncated, "read the helper's own executable: "+err.Error())
 		}
 		defer func() { _ = exe.Close() }()
 		info, err := exe.Stat()
 		if err != nil {
-			return refuse(api.CodeTruncated, "read the helper's own file: "+err.Error())
+			return refuse(api.CodeTruncated, "read the helper's own executable: "+err.Error())
 		}
 		return node.ServeAttached(ctx, exe, info.Size(), os.Stdin, os.Stdout, node.DebugPod())
 	case len(args) == 2 && args[0] == "entered":

@@ -62,7 +62,7 @@ func (s Slow) String() string {
 func (s Slow) validate() error {
 	switch {
 	case s == Slow{}:
-		return errors.New("neither a latency nor a rate is specified")
+		return errors.New("neither added latency nor a rate limit is specified")
 	case s.Latency < 0 || s.Latency > MaxLatency:
 		return fmt.Errorf("invalid latency %s: must be at most %s", s.Latency, MaxLatency)
 	case s.Jitter < 0 || s.Jitter > s.Latency:
@@ -114,14 +114,14 @@ var podUIDs = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 
 func (p Partition) validate() error {
 	if len(p.Pods) == 0 || len(p.Pods) > MaxPartitionedPods {
-		return fmt.Errorf("invalid partition of %s: must be 1 to %d", count.Of(len(p.Pods), "pod"),
+		return fmt.Errorf("invalid partition of %s: must have 1 to %d", count.Of(len(p.Pods), "pod"),
 			MaxPartitionedPods)
 	}
 	if p.Loss < 0 || p.Loss > 99 {
 		return fmt.Errorf("invalid loss %d%%: must be 1 to 99", p.Loss)
 	}
 	if len(p.Matches) == 0 || len(p.Matches) > MaxMatches {
-		return fmt.Errorf("invalid partition with %s: must be 1 to %d", count.Of(len(p.Matches), "rule"),
+		return fmt.Errorf("invalid partition with %s: must have 1 to %d", count.Of(len(p.Matches), "rule"),
 			MaxMatches)
 	}
 	for _, pod := range p.Pods {
@@ -134,7 +134,7 @@ func (p Partition) validate() error {
 			return err
 		}
 		if p.Loss > 0 {
-			return errors.New("packet loss cannot be combined with a latency or a rate")
+			return errors.New("packet loss cannot be combined with added latency or a rate limit")
 		}
 	}
 	for _, m := range p.Matches {
@@ -168,7 +168,7 @@ func (p PartitionedPod) validate() error {
 		return fmt.Errorf("invalid UID %q", p.UID)
 	}
 	if len(p.Addresses) == 0 || len(p.Addresses) > maxAddresses {
-		return fmt.Errorf("has %s: must be 1 to %d", count.Of(len(p.Addresses), "address"), maxAddresses)
+		return fmt.Errorf("has %s: must have 1 to %d", count.Of(len(p.Addresses), "address"), maxAddresses)
 	}
 	for _, address := range p.Addresses {
 		if !IsHostAddress(address) {
@@ -193,9 +193,9 @@ func (m Match) validate() error {
 	case hasPort && m.Protocol == "":
 		return errors.New("a port requires a protocol")
 	case !isPort(m.DestinationPort) || !isPort(m.SourcePort):
-		return fmt.Errorf("invalid port %d or %d: must be 0 to 65535", m.DestinationPort, m.SourcePort)
+		return fmt.Errorf("invalid port %d or %d: each must be 0 to 65535", m.DestinationPort, m.SourcePort)
 	case len(m.Probes) > maxAddresses:
-		return fmt.Errorf("a rule has %s: must be at most %d", count.Of(len(m.Probes), "probe"), maxAddresses)
+		return fmt.Errorf("a rule has %s: must have at most %d", count.Of(len(m.Probes), "probe"), maxAddresses)
 	}
 	for _, probe := range m.Probes {
 		if !IsHostAddress(probe) || m.Peer.IsValid() && !m.Peer.Contains(probe) {

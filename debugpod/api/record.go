@@ -41,7 +41,8 @@ func (r KmsgRecord) validate() error {
 	priority, text, ok := CutPriority(r.Data)
 	switch {
 	case len(r.Data) > MaxKmsgRecord:
-		return fmt.Errorf("%d bytes are too long: some kernels truncate or reject more than %d", len(r.Data),
+		return fmt.Errorf("too long: %d bytes, but some kernels truncate or reject records of more than "+
+			"%d", len(r.Data),
 			MaxKmsgRecord)
 	case !ok:
 		return errors.New("does not begin with a priority such as <4>")
@@ -53,13 +54,13 @@ func (r KmsgRecord) validate() error {
 	case strings.Trim(text, "\n") == "":
 		return errors.New("contains no text")
 	case strings.ContainsRune(text, 0):
-		return errors.New("contains a NUL byte, at which the kernel would truncate it")
+		return errors.New("contains a NUL byte, at which the kernel would truncate the record")
 	case r.Delay < 0:
 		return errors.New("delay is negative")
 	}
 	if _, shown := Stored(r.Data); len(shown) > MaxKmsgShown {
 		return fmt.Errorf(
-			"too long with escapes for bytes that are not printable ASCII: readers see only %[2]d of %[1]d bytes",
+			"too long once bytes that are not printable ASCII are escaped: readers see only %[2]d of %[1]d bytes",
 			len(shown), MaxKmsgShown,
 		)
 	}

@@ -29,7 +29,7 @@ func TestValidate(t *testing.T) {
 		"no text":             {KmsgRecord{Data: "<4>\n"}, "no text"},
 		"NUL":                 {KmsgRecord{Data: "<4>a\x00b\n"}, "NUL"},
 		"delay":               {KmsgRecord{Data: "<4>a\n", Delay: time.Hour}, ""},
-		"too many escapes":    {KmsgRecord{Data: "<4>" + strings.Repeat("\x01", MaxKmsgShown/4+1) + "\n"}, "escapes"},
+		"too many escapes":    {KmsgRecord{Data: "<4>" + strings.Repeat("\x01", MaxKmsgShown/4+1) + "\n"}, "are escaped"},
 		"negative delay":      {KmsgRecord{Data: "<4>a\n", Delay: -1}, "negative"},
 		"empty":               {KmsgRecord{}, "priority"},
 	} {

@@ -95,7 +95,8 @@ func (r Request) validate() error {
 		}
 	}
 	if r.Key != nil && (len(r.Key) != deadman.KeySize || r.Change == nil && r.Await == nil && r.Restore == nil) {
-		return fmt.Errorf("invalid key: must be %d bytes, in a request to change, await or restore files", deadman.KeySize)
+		return fmt.Errorf("invalid key: must be %d bytes long, and only in a request to change, await or restore "+
+			"files", deadman.KeySize)
 	}
 	switch {
 	case r.WriteKmsg != nil:

@@ -215,7 +215,7 @@ func TestPushRefused(t *testing.T) {
 	for name, test := range map[string]struct{ host, want string }{
 		"not logged in": {registryWith(t, answer(http.StatusUnauthorized)), "; log in to the registry: docker login"},
 		"no right":      {registryWith(t, answer(http.StatusForbidden)), "is not allowed to push to tools/node"},
-		"no repository": {registryWith(t, answer(http.StatusNotFound)), "require creating the repository first"},
+		"no repository": {registryWith(t, answer(http.StatusNotFound)), "require you to create the repository first"},
 		"not there":     {gone, "and that it is reachable"},
 	} {
 		t.Run(name, func(t *testing.T) {

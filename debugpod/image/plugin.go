@@ -32,7 +32,7 @@ func ParsePlugin(program []byte) (Plugin, error) {
 	}
 	arch := map[elf.Machine]string{elf.EM_X86_64: "amd64", elf.EM_AARCH64: "arm64"}[file.Machine]
 	if arch == "" {
-		return Plugin{}, fmt.Errorf("a program for %s: must be for amd64 or arm64", file.Machine)
+		return Plugin{}, fmt.Errorf("the program is for %s: must be for amd64 or arm64", file.Machine)
 	}
 	if !bytes.Contains(program, []byte(marker)) {
 		return Plugin{}, errors.New("not the program kubectl-gpu_fault")

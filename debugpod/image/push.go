@@ -39,7 +39,8 @@ func hint(err error, tag name.Tag) string {
 			return fmt.Sprintf("; your account at %s is not allowed to push to %s: request permission, or choose another repository",
 				host, tag.RepositoryStr())
 		case http.StatusNotFound, http.StatusMethodNotAllowed:
-			return fmt.Sprintf("; registry %s or repository %s does not exist: some registries require creating the repository first",
+			return fmt.Sprintf("; registry %s or repository %s does not exist: some registries require you to create "+
+				"the repository first",
 				host, tag.RepositoryStr())
 		case http.StatusTooManyRequests:
 			return "; try again later"
@@ -50,7 +51,8 @@ func hint(err error, tag name.Tag) string {
 	case strings.Contains(text, "server gave HTTP response to HTTPS client"):
 		return "; the registry supports only HTTP: to allow this, pass --insecure"
 	case strings.Contains(text, "x509:"):
-		return fmt.Sprintf("; this machine does not trust the certificate of %s: add its certificate authority to those of the system",
+		return fmt.Sprintf("; this machine does not trust the certificate of %s: add its certificate authority to "+
+			"the system's trust store",
 			host)
 	case strings.Contains(text, "no such host"), strings.Contains(text, "connection refused"),
 		strings.Contains(text, "i/o timeout"):

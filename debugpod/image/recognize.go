@@ -23,8 +23,8 @@ var ownTag = regexp.MustCompile(`:(` + ownTagForm + `)(?:-(?:amd64|arm64)-[0-9a-
 type OtherError struct{ Image, Has, Wanted string }
 
 func (e *OtherError) Error() string {
-	return fmt.Sprintf("image %s contains the node helper of another build of kubectl gpu-fault (%s, but this build requires %s): "+
-		"build a new image with kubectl gpu-fault image push or save", e.Image, e.Has, e.Wanted)
+	return fmt.Sprintf("image %s contains the node helper from another build of kubectl gpu-fault (%s, but this "+
+		"build requires %s): build a new image with kubectl gpu-fault image push or save", e.Image, e.Has, e.Wanted)
 }
 
 // HasHelper reports whether a reference refers to the image of this build, by its digest, or by its tag if it has no

@@ -14,12 +14,12 @@ import (
 func CheckProgram(path, want string) *api.Error {
 	file, err := os.Open(path)
 	if err != nil {
-		return api.Errorf(api.CodeOtherHelper, "read the helper's own file: %v", err)
+		return api.Errorf(api.CodeOtherHelper, "read the helper's own executable: %v", err)
 	}
 	defer func() { _ = file.Close() }()
 	hash := sha256.New()
 	if _, err := io.Copy(hash, file); err != nil {
-		return api.Errorf(api.CodeOtherHelper, "read the helper's own file: %v", err)
+		return api.Errorf(api.CodeOtherHelper, "read the helper's own executable: %v", err)
 	}
 	if got := hex.EncodeToString(hash.Sum(nil)); got != want {
 		return api.Errorf(api.CodeOtherHelper,

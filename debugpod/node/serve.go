@@ -75,7 +75,7 @@ func ServeAttached(
 	return serve(ctx, func() ([]byte, *api.Error) {
 		raw, err := api.Detach(exe, size)
 		if err != nil {
-			return nil, api.Errorf(api.CodeTruncated, "the helper arrived incomplete: %v", err)
+			return nil, api.Errorf(api.CodeTruncated, "the helper was not received completely: %v", err)
 		}
 		return raw, nil
 	}, in, out, host)

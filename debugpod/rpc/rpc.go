@@ -49,7 +49,7 @@ func (e *Error) Error() string {
 }
 
 // ErrNoServer means that the socket does not exist, or that nothing listens on it.
-var ErrNoServer = errors.New("nothing listens on the socket")
+var ErrNoServer = errors.New("nothing is listening on the socket")
 
 // Conn is a client of the server on a Unix socket. Its methods are safe for concurrent use.
 type Conn struct {
@@ -219,7 +219,7 @@ func read(from io.Reader) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case prefix[0] != 0:
-		return nil, errors.New("the message is compressed, which was not requested")
+		return nil, errors.New("the message is compressed, although compression was not requested")
 	}
 	size := binary.BigEndian.Uint32(prefix[1:])
 	if size > MaxMessage {

@@ -219,9 +219,11 @@ func judge(out io.Writer, changes []change) error {
 		fmt.Fprintf(out, "%-22s %9.0f %9.0f allocs/op %+7.1f %%%s\n", c.name, c.before, c.now, c.percent(), note)
 	}
 	if over > 0 {
-		return fmt.Errorf("%d of %d benchmarks have more than %d %% more allocations than in %s: find the cause, or accept the growth with -update",
+		return fmt.Errorf("%d of %d benchmarks have more than %d %% more allocations than in %s: find the cause, or "+
+			"accept the increase with -update",
 			over, len(changes), most, baseline)
 	}
-	fmt.Fprintf(out, "allocations within %d %% in %d of %d benchmarks\n", most, len(changes), len(changes))
+	fmt.Fprintf(out, "allocations within %d %% of the baseline in %d of %d "+
+		"benchmarks\n", most, len(changes), len(changes))
 	return nil
 }

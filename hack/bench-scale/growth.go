@@ -101,7 +101,7 @@ func report(out io.Writer, all []measurement) error {
 		return err
 	}
 	if worst.command == "" {
-		_, err := fmt.Fprintln(out, "\nNo command was measured with two sizes, so its growth is unknown.")
+		_, err := fmt.Fprintln(out, "\nNo command was measured with two sizes, so growth is unknown.")
 		return err
 	}
 	_, err := fmt.Fprintf(out, "\nworst: %s of %s\ngrowth exponent %.2f\n", worst.measure, worst.command,

@@ -38,7 +38,7 @@ func main() {
 	only := flag.String("only", "", "measure only these commands, such as list,doctor (default: all)")
 	output := flag.String("o", "", "json: print the measurements as JSON instead of a table")
 	svg := flag.String("svg", "", "also write the charts to this file")
-	from := flag.String("from", "", "print the measurements in this file, which -o json wrote, without measuring")
+	from := flag.String("from", "", "print the measurements in this file (written by -o json) without measuring again")
 	flag.StringVar(&b.plugin, "plugin", "bin/kubectl-gpu_fault", "the program to measure")
 	flag.StringVar(&b.state, "state", ".cluster", "state directory of a test cluster that only this program uses")
 	flag.IntVar(&b.most, "pods-on", 1000, "maximum number of nodes on which commands start debug pods")

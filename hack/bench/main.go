@@ -32,15 +32,17 @@ type measurement struct {
 }
 
 var measurements = []measurement{
-	{"xid", 10, "one verified XID line: a bare pod; kubectl debug", (*bench).measureXID},
-	{"runtime", 5, "a broken containerd configuration: a restart from a debug pod", (*bench).measureRuntime},
-	{"cuda", 5, "the shim in a Deployment: kubectl rollout restart", (*bench).measureCUDA},
-	{"device", 5, "an unhealthy GPU: a report by the device plugin itself", (*bench).measureDevice},
-	{"doctor", 5, "doctor on one node, compared with a script: a debug pod and ten execs", (*bench).measureDoctor},
-	{"watch", 10, "an experiment's watcher sees a cordon: a bare watch", (*bench).measureWatch},
+	{"xid", 10, "one verified XID line, compared with a bare pod and kubectl debug", (*bench).measureXID},
+	{"runtime", 5, "a broken containerd configuration, compared with a restart from a debug " +
+		"pod", (*bench).measureRuntime},
+	{"cuda", 5, "the shim in a Deployment, compared with kubectl rollout restart", (*bench).measureCUDA},
+	{"device", 5, "an unhealthy GPU, compared with a report by the device plugin itself", (*bench).measureDevice},
+	{"doctor", 5, "doctor on one node, compared with a script that uses a debug pod and ten " +
+		"execs", (*bench).measureDoctor},
+	{"watch", 10, "until an experiment's watcher sees a cordon, compared with a bare watch", (*bench).measureWatch},
 	{"shim", 5, "a driver call through the shim, compared with a direct call and with an interposer that uses a toggle file", (*bench).measureShim},
 	{"report", 5, "an experiment's report as HTML, compared with the same report as JSON", (*bench).measureReport},
-	{"start", 10, "the start of each command: version", (*bench).measureStart},
+	{"start", 10, "the start of each command, compared with version", (*bench).measureStart},
 	{"busy", 100, "xid on a node on which 200 pods are starting", (*bench).measureBusy},
 }
 
@@ -51,7 +53,7 @@ func main() {
 	format := flag.String("o", "table", "table or json")
 	flag.IntVar(&b.rounds, "n", 0, "rounds for each measurement (default: depends on the measurement)")
 	flag.StringVar(&b.plugin, "plugin", "bin/kubectl-gpu_fault", "the program to measure")
-	flag.StringVar(&b.base, "base", "", "another build of the program, to also compare xid with")
+	flag.StringVar(&b.base, "base", "", "another build of the program, with which xid is also compared")
 	flag.StringVar(&b.kubectl, "kubectl", "bin/kubectl", "kubectl")
 	flag.StringVar(&b.kubeconfig, "kubeconfig", ".cluster/kubeconfig", "kubeconfig of a test cluster (test/cluster)")
 	flag.StringVar(&b.node, "node", "node-b", "the node to use")

@@ -27,8 +27,9 @@ func (p *page) xids() {
 	p.line("## XIDs by number")
 	p.line("*NVIDIA* is the immediate action in NVIDIA's catalog of October 2025, *NVSentinel* is the action that NVSentinel recommends (NONE: the node is not changed), " +
 		"*gpud* is the type of gpud's event, *EKS* is the reaction of EKS's node monitoring agent if DCGM reports the code, and *device plugin* shows whether the GPU becomes unhealthy. " +
-		"An empty cell means none or unknown. *Line* is the source of the text that the tool writes: **real** was seen in the log of a machine, *rendered* was derived from the " +
-		"driver's format or a detector's test, and *generic* is a text of this project, because no driver line is known.")
+		"An empty cell means none or unknown. *Line* is the source of the text that the tool writes: **real** was " +
+		"seen in a machine's log, *rendered* was derived from the driver's format or a detector's test, and " +
+		"*generic* is this project's own text, because no driver line is known.")
 	p.row("XID", "name in the driver", "what happened", "class", "NVIDIA", "NVSentinel", "gpud", "EKS", "device plugin",
 		"line")
 	p.row("--:", "---", "---", "---", "---", "---", "---", "---", "---", "---")

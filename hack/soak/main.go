@@ -55,7 +55,7 @@ func main() {
 	flag.StringVar(&s.node, "node", "node-b", "the node for the mixed faults")
 	flag.StringVar(&s.other, "other", "node-a", "the node for the experiments")
 	flag.DurationVar(&s.length, "for", time.Hour, "duration")
-	flag.IntVar(&s.repeats, "repeats", 20, "number of repeats of the experiment xid-detection")
+	flag.IntVar(&s.repeats, "repeats", 20, "number of repeats of the xid-detection experiment")
 	seed := flag.Uint64("seed", uint64(time.Now().Unix()), "seed for the faults, kills and restarts")
 	flag.Parse()
 	fmt.Fprintf(os.Stderr, "soak: -seed %d\n", *seed)

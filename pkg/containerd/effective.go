@@ -96,7 +96,7 @@ func (c *Config) acceptable(i int, tree map[string]any) error {
 		}
 	}
 	if highest := c.Release.schema(); version > highest && c.Release.AtLeast(2, 0) {
-		return fmt.Errorf("containerd %s cannot load %s: version = %d, but the release reads at most %d",
+		return fmt.Errorf("containerd %s cannot load %s: version = %d, but this release supports at most %d",
 			c.Release, name, version, highest)
 	}
 	// 2.3.7 no longer has this check. The behavior of 2.3.5 and 2.3.6 is unknown.
@@ -146,7 +146,7 @@ func (c *Config) versioned(name string, tree map[string]any) error {
 		return nil
 	}
 	if highest := c.Release.schema(); version > highest {
-		return fmt.Errorf("containerd %s cannot load %s: version = %d, but the release reads at most %d",
+		return fmt.Errorf("containerd %s cannot load %s: version = %d, but this release supports at most %d",
 			c.Release, name, version, highest)
 	}
 	for _, id := range slices.Sorted(maps.Keys(digTable(tree, "plugins"))) {

@@ -109,8 +109,8 @@ func TestMerged(t *testing.T) {
 			name: "version 1 on 2.3", release: "2.3.7",
 			files: []string{"[plugins.\"cri\".containerd.runtimes.x]\nruntime_type='y'"}, want: "x=/- default=",
 		},
-		{name: "version 3 on 1.7", release: "1.7.28", files: []string{"version = 3"}, err: "reads at most 2"},
-		{name: "version 4 on 2.2", release: "2.2.1", files: []string{"version = 4"}, err: "reads at most 3"},
+		{name: "version 3 on 1.7", release: "1.7.28", files: []string{"version = 3"}, err: "supports at most 2"},
+		{name: "version 4 on 2.2", release: "2.2.1", files: []string{"version = 4"}, err: "supports at most 3"},
 		{
 			name: "a drop-in newer than the root on 2.3.4", release: "2.3.4",
 			files: []string{"version = 2", "version = 3"},

@@ -60,12 +60,14 @@ func Modes() []ModeInfo {
 		},
 		{
 			ModeOptionMisplaced,
-			"moves BinaryName out of the handler's options, where containerd ignores it: pods run with plain runc, without GPUs",
+			"moves BinaryName out of the handler's options to a level where containerd ignores it: pods run with " +
+				"plain runc, without GPUs",
 			"no error; no GPU in the pod", "rt.option-misplaced", false,
 		},
 		{
 			ModeDropinShadow,
-			"adds a drop-in that contains only the handler; before containerd 2.0, it replaces the entire CRI configuration",
+			"adds a drop-in that contains only the handler; before containerd 2.0, such a drop-in replaces the " +
+				"entire CRI configuration",
 			noCRI, "rt.dropin-shadow", true,
 		},
 		{ModeDefaultMissing, "sets the default handler to one that does not exist", noCRI, "rt.default-missing", true},

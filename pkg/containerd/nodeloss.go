@@ -31,7 +31,8 @@ func (p *plan) defaultMissing() error {
 			return err
 		}
 	}
-	p.summary = "makes " + missingRuntime + " the default handler, which does not exist, in " + where(p.c, p.changes)
+	p.summary = "makes " + missingRuntime + " the default handler, although it does not exist, in " +
+		"" + where(p.c, p.changes)
 	p.landed = func(*Merged) error { return nil }
 	return nil
 }

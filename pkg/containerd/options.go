@@ -122,7 +122,8 @@ func (p *plan) optionMisplaced() error {
 	}
 	p.target(nil, "options", "BinaryName")
 	p.target(want, "BinaryName")
-	p.summary = fmt.Sprintf("moves BinaryName of the handler %s out of its options in %s, where containerd ignores it",
+	p.summary = fmt.Sprintf("moves BinaryName of the handler %s out of its options in %s, to a level where "+
+		"containerd ignores it",
 		p.handler, where(p.c, p.changes))
 	p.landed = func(m *Merged) error { return differs("BinaryName", m.Handlers[p.handler].BinaryName, "") }
 	return nil

@@ -39,7 +39,7 @@ func TestClaimsAboutPods(t *testing.T) {
 		},
 		"an autoscaler may add a bigger node": {
 			newBench().node("a", 1).pod("p", "", 8).pod("karpenter-x", "a", 0), "sched.bigger-than-any-node error",
-			"than any existing node",
+			"than exist on any node",
 		},
 		"tied to a full node":       {tied(), "sched.all-in-use warning, sched.unbalanced warning", ""},
 		"the idle node is reserved": {tied(tainted("team", "other")), "sched.all-in-use warning", ""},

@@ -67,7 +67,7 @@ func TestDriverWorksInValidation(t *testing.T) {
 		l.Text = strings.ReplaceAll(l.Text, "error creating symlinks", "an unknown step failed")
 	}
 	for _, found := range Examine(c.snapshot, Options{}).Roots() {
-		if found.ID == "op.init-chain" && !strings.Contains(found.Fix.Text, "Another driver does not help") {
+		if found.ID == "op.init-chain" && !strings.Contains(found.Fix.Text, "Installing another driver does not help") {
 			t.Errorf("the fix is %q", found.Fix.Text)
 		}
 	}

@@ -493,7 +493,7 @@ func TestRuntimeChecks(t *testing.T) {
 		"the shim of another runtime": {"rt.runtime-type", func(t *testing.T) *snapshot.Snapshot {
 			return cannotStart(kubeadmNode(t), "CreateContainerError",
 				`failed to start shim: runtime "io.containerd.kata.v2" binary not installed`)
-		}, finding.Error, "without its isolation"},
+		}, finding.Error, "without the runtime's isolation"},
 		"a toolkit program without a toolkit": {"rt.binary-missing", func(t *testing.T) *snapshot.Snapshot {
 			return cannotStart(kubeadmNode(t), "CreateContainerError", "unable to retrieve OCI runtime error: "+
 				"fork/exec /usr/local/nvidia/toolkit/nvidia-container-runtime: no such file or directory")

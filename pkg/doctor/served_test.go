@@ -74,7 +74,7 @@ func TestWhoServesPods(t *testing.T) {
 		},
 		"nothing adds nodes": {
 			newBench().node("a", 2, eks).pod("h", "a", 2).pod("p", "", 1), "sched.all-in-use warning",
-			"no cluster-autoscaler or Karpenter was found that would add nodes",
+			"neither cluster-autoscaler nor Karpenter, which could add nodes, was found",
 		},
 		"a program that ends": {
 			newBench().node("a", 2).pod("p", "a", 1, crashing(0, "Completed")).log("p", "done\n"),

@@ -53,7 +53,8 @@ func TestWebhookBehindPolicy(t *testing.T) {
 			report := Examine(&b.Snapshot, Options{Checks: []string{"net.policy", "wl.forbidden"}})
 			denied := false
 			for _, f := range report.Items {
-				denied = denied || f.ID == "net.policy" && f.Severity == finding.Error && strings.Contains(f.Title, "gate/gate")
+				denied = denied || f.ID == "net.policy" && f.Severity == finding.Error &&
+					strings.Contains(f.Title, "gate/gate")
 			}
 			if denied != test.denied {
 				t.Errorf("got denied %v: %+v", denied, report.Items)

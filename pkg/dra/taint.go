@@ -163,7 +163,8 @@ func (r Rules) applied(ctx context.Context, name string) (ledger.Evidence, error
 		}, nil
 	case ctx.Err() == nil && wait.Interrupted(err):
 		err = fmt.Errorf(
-			"kube-controller-manager has not reported on %s %s after %s: is the feature gate DRADeviceTaintRules enabled there?",
+			"kube-controller-manager has not reported on %s %s after %s: is the DRADeviceTaintRules feature gate "+
+				"enabled there?",
 			RuleKind,
 			name,
 			verifyTimeout,

@@ -94,7 +94,7 @@ func (e *Experiment) Chainsaw(ctx context.Context, more func(line []string) []st
 		return nil, errors.New("simulateRemediation cannot be expressed in Chainsaw: " + useRun)
 	case e.Target.Selector != "":
 		return nil, errors.New(
-			"target: a selector cannot be expressed in Chainsaw, because the nodes must be known to observe " +
+			"target: a selector cannot be expressed in Chainsaw, because the nodes must be known in order to observe " +
 				"reactions: specify --node")
 	}
 	c := &chainsaw{Experiment: e, more: more, step: chainsawStep{Name: e.Metadata.Name}}
@@ -156,8 +156,8 @@ func (c *chainsaw) begin(ctx context.Context, s Step, expected expectedOf) error
 		}
 	case expected.reactions():
 		return errors.New(
-			"a reaction without a preceding fault cannot be expressed in Chainsaw: " +
-				"only commands that inject observe reactions")
+			"a reaction without a preceding fault cannot be expressed in Chainsaw: only commands that inject a fault " +
+				"observe reactions")
 	case s.Revert != nil:
 		c.revert()
 	}
@@ -188,7 +188,7 @@ func (x *expectedOf) reactions() bool { return len(x.expect)+len(x.not) > 0 }
 // add adds the expectations of a step. later is set if other steps are between it and the fault.
 func (x *expectedOf) add(s Step, later bool) error {
 	if len(s.Parallel) > 0 {
-		return errors.New("parallel cannot be expressed in Chainsaw, which runs one operation after the other")
+		return errors.New("parallel cannot be expressed in Chainsaw, which runs operations one after another")
 	}
 	for _, e := range s.Expect {
 		if err := x.one(e, false, later); err != nil {
@@ -213,21 +213,21 @@ func (x *expectedOf) one(e Expectation, not, later bool) error {
 		return errors.New("a check cannot be expressed in Chainsaw, which has no such checks")
 	case e.Node != nil && not:
 		return errors.New(
-			"expect-not with a node cannot be expressed in Chainsaw: its error operation passes as soon as the node " +
-				"differs, and does not wait; expect a reaction instead")
+			"expect-not with a node cannot be expressed in Chainsaw: Chainsaw's error operation passes as soon as " +
+				"the node differs, and does not wait; expect a reaction instead")
 	case e.Node != nil && p.test != nil:
 		return errors.New("an expression over all nodes cannot be expressed in Chainsaw: specify a part of the node")
 	case e.Node != nil && (x.any() || later):
 		return errors.New(
-			"a node can be expected only directly after a fault, without other expectations: Chainsaw's timeout " +
-				"starts at the end of the previous operation")
+			"a node expectation is supported only directly after a fault, without other expectations: Chainsaw's " +
+				"timeout starts at the end of the previous operation")
 	case e.Node != nil:
 		x.node = &e
 		return nil
 	case x.node != nil:
 		return errors.New(
-			"a reaction after a node cannot be expressed in Chainsaw: " +
-				"the fault's command waits for the reaction, so the waiting time would be counted twice")
+			"reactions after a node expectation cannot be expressed in Chainsaw: the fault's command waits for the " +
+				"reaction, so the waiting time would be counted twice")
 	case e.Pod != "":
 		return errors.New("pod cannot be expressed in Chainsaw: --expect has no such filter")
 	}
@@ -249,7 +249,7 @@ func (x *expectedOf) reaction(p *pending, not bool) error {
 	case slices.Contains(x.expect, word) || slices.Contains(x.not, word):
 		return errors.New("the same reaction cannot be expected twice for one fault")
 	case x.limits[p.name] != 0 && x.limits[p.name] != limit:
-		return fmt.Errorf("%s cannot have two times: --within has one time for each reaction", p.name)
+		return fmt.Errorf("%s cannot have two time limits: --within accepts one limit for each reaction", p.name)
 	}
 	if not {
 		x.not = append(x.not, word)
@@ -284,15 +284,15 @@ func (x *expectedOf) flags() []string {
 func (c *chainsaw) inject(ctx context.Context, i Inject, expected expectedOf) error {
 	ofWorkload := i.CUDA != "" && len(i.Layers) == 0
 	if c.Target.Node == "" && !ofWorkload {
-		return errors.New("target: specify --node: Chainsaw does not find nodes")
+		return errors.New("target: specify --node, because Chainsaw does not find nodes")
 	}
 	lines, err := i.commands(ctx, c.Target, []string{c.Target.Node}, "RUN")
 	if err != nil {
 		return err
 	}
 	if expected.reactions() && len(lines) > 1 {
-		return errors.New("reactions to several layers cannot be expressed in Chainsaw: " +
-			"the command for the last layer does not observe the first one")
+		return errors.New("reactions to faults in several layers cannot be expressed in Chainsaw: the command for " +
+			"the last layer does not observe the first layer")
 	}
 	for _, line := range lines {
 		isCUDA := line[0] == LayerCUDA

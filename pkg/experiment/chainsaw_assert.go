@@ -49,7 +49,7 @@ func asNode(part map[string]any) (map[string]any, error) {
 	var node corev1.Node
 	if err := json.Unmarshal(raw, &node); err != nil {
 		return nil,
-			fmt.Errorf("does not have the types of a node, so the part cannot be expressed in Chainsaw: %w", err)
+			fmt.Errorf("does not have the field types of a node, so this part cannot be expressed in Chainsaw: %w", err)
 	}
 	if raw, err = json.Marshal(node); err != nil {
 		return nil, err

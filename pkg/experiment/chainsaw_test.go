@@ -83,7 +83,7 @@ func TestChainsawErrors(t *testing.T) {
 		{inject + "- expect: [{name: cordoned, within: 1m}]\n- expect-not: [{name: cordoned, for: 1m}]", "twice"},
 		{
 			inject + "- expect: [{name: cordoned, within: 1m}]\n- expect: [{name: cordoned, by: a, within: 2m}]",
-			"two times",
+			"two time limits",
 		},
 		{
 			inject + "- expect: [{name: cordoned, within: 1m}, {name: a, node: {spec: {unschedulable: true}}, within: 1m}]",
@@ -95,7 +95,7 @@ func TestChainsawErrors(t *testing.T) {
 		},
 		{inject + "- expect-not: [{name: a, node: {spec: {unschedulable: true}}, for: 1m}]", "expect-not with a node"},
 		{node("{cel: node.spec.unschedulable}"), "an expression over all nodes"},
-		{node("{spec: {unschedulable: 'true'}}"), "does not have the types of a node"},
+		{node("{spec: {unschedulable: 'true'}}"), "does not have the field types of a node"},
 		{node("{status: {allocatable: {nvidia.com/gpu: 1}}}"), "status.allocatable.nvidia.com/gpu is not a value"},
 		{node("{spec: {unknown: a}}"), "spec.unknown is not a value"},
 		{node("{spec: {taints: []}}"), "spec.taints is not a value"},

@@ -50,7 +50,8 @@ func (i Inject) commands(ctx context.Context, t Target, targets []string, run st
 		workload = t.PodsOf
 	}
 	if workload == "" && slices.Contains(i.Layers, LayerCUDA) {
-		return nil, errors.New("layer cuda requires a workload: set the field cuda, or podsOf in the target (--pods-of)")
+		return nil, errors.New("the cuda layer requires a workload: set the field cuda, or podsOf in the target " +
+			"(--pods-of)")
 	}
 	kernel := slices.Concat([]string{"xid", fmt.Sprint(i.XID)}, targets, gpu)
 	device := slices.Concat([]string{"device", "unhealthy"}, targets, gpu)

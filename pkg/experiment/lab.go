@@ -80,7 +80,7 @@ func (l *Lab) Play(ctx context.Context, e *Experiment, targets []string) (Result
 	var all Result
 	switch {
 	case len(e.SimulateRemediation) > 0 && l.Remediator == nil:
-		return all, errors.New("the experiment simulates the remediation, but Lab.Remediator is not set")
+		return all, errors.New("the experiment simulates remediation, but Lab.Remediator is not set")
 	case len(e.Load) > 0 && l.Load == nil:
 		return all, errors.New("the experiment has a load, but Lab.Load is not set")
 	}

@@ -265,7 +265,7 @@ func compileLoad(e Expectation) (*expr.Program, error) {
 	case e.Expect == "":
 		return nil, errors.New(`expect is missing: an expression such as ok >= 0.99 && p95 < 2.0`)
 	case e.Window < 0 || e.window() >= max(e.Within, e.For).Std():
-		return nil, fmt.Errorf("the window (%s) must be shorter than within or for", e.window())
+		return nil, fmt.Errorf("window (%s) must be shorter than the value of within or for", e.window())
 	}
 	test, err := expr.Compile(e.Expect, loadVars...)
 	if err != nil {

@@ -319,7 +319,7 @@ func (o *Observer) verdicts(all []*pending) []Verdict {
 	for i, p := range all {
 		v := p.verdict()
 		if v.State == StateMissing && v.Text == "" && p.name == reaction.Drained && o.noVictims() {
-			v.Text = "there was no pod on the node that can be evicted"
+			v.Text = "the node had no pod that could be evicted"
 		}
 		verdicts[i] = v
 	}

@@ -61,7 +61,7 @@ func (v Verdict) validate() error {
 	case v.OK != (v.State == StateOK):
 		return fmt.Errorf("ok is %t, but state is %s", v.OK, v.State)
 	case !limit(v.After) || !limit(v.Limit) || v.Limit < 0:
-		return errors.New("after or limit is not a plausible number of seconds")
+		return errors.New("after or limit has an implausible number of seconds")
 	case v.Round < 0 || v.Round > maxVerdicts:
 		return errors.New("round must not be negative")
 	}

@@ -47,7 +47,7 @@ func validSimulation(steps []string) error {
 		last = at
 	}
 	if len(steps) > 0 && !slices.Contains(steps, SimulateCordon) {
-		return errors.New("the simulated remediation needs the step cordon")
+		return errors.New("the simulated remediation requires the cordon step")
 	}
 	return nil
 }

@@ -187,7 +187,7 @@ func TestBadSimulations(t *testing.T) {
 		"[cordn]":          `unknown step "cordn"`,
 		"[drain, cordon]":  "must be in the order",
 		"[cordon, cordon]": "without repetition",
-		"[detect, drain]":  "needs the step cordon",
+		"[detect, drain]":  "requires the cordon step",
 	} {
 		_, err := Parse("f", []byte(head+"simulateRemediation: "+steps+"\nsteps: [{inject: {xid: 79}}]"))
 		if err == nil || !strings.Contains(err.Error(), says) {

@@ -79,7 +79,7 @@ func (s *Session) checkAccess(ctx context.Context, plan Plan) error {
 	missing = s.withoutNamespaceCreation(ctx, missing)
 	if len(missing) == 0 {
 		for _, need := range optional {
-			s.warn("you are not allowed to %s; the run continues without it", need)
+			s.warn("you are not allowed to %s; the run continues without doing so", need)
 		}
 		return nil
 	}
@@ -123,7 +123,7 @@ func (s *Session) checkRevertAccess(ctx context.Context, run ledger.Run) error {
 	missing, optional, err := s.missing(ctx, Permissions(needs))
 	if err != nil || len(missing) == 0 {
 		for _, need := range optional {
-			s.warn("you are not allowed to %s; the revert continues without it", need)
+			s.warn("you are not allowed to %s; the revert continues without doing so", need)
 		}
 		return err
 	}

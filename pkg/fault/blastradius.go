@@ -49,13 +49,13 @@ func checkBlastRadius(plan Plan, nodes []corev1.Node, held []*ledger.LockedError
 	var problems []error
 	if hit == usable && !plan.Allow.LastGPUNode {
 		problems = append(problems,
-			fmt.Errorf("no usable GPU node would be left: the plan affects %d of %d that are Ready and not cordoned%s; "+
-				"to allow this, pass --allow-last-gpu-node", hit, usable, others))
+			fmt.Errorf("no usable GPU node would be left: the plan affects %d of %d that are Ready and not "+
+				"cordoned%s; to allow this, pass --allow-last-gpu-node", hit, usable, others))
 	}
 	if 2*hit > usable && usable > 1 && !plan.Allow.Majority {
 		problems = append(problems,
-			fmt.Errorf("more than half of the GPU nodes would be affected: %d of %d that are Ready and not cordoned%s; "+
-				"to allow this, pass --allow-majority", hit, usable, others))
+			fmt.Errorf("more than half of the GPU nodes would be affected: %d of %d that are Ready and not "+
+				"cordoned%s; to allow this, pass --allow-majority", hit, usable, others))
 	}
 	return problems
 }

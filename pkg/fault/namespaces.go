@@ -52,7 +52,7 @@ func protectedBecause(namespace, ledgerNamespace string) (why string, protected 
 	case "gpu-operator", "nvidia-gpu-operator":
 		return "the GPU drivers and device plugins for all nodes run there", true
 	case "nvsentinel":
-		return "its reaction to faults is to be observed", true
+		return "NVSentinel's reactions are to be observed", true
 	}
 	return "", false
 }

@@ -202,7 +202,7 @@ func TestPreflightOfPermissions(t *testing.T) {
 		t.Error(err)
 	}
 	if got := c.warnings(); len(got) != 1 ||
-		got[0] != "warning: you are not allowed to create events in namespace default; the run continues without it" {
+		got[0] != "warning: you are not allowed to create events in namespace default; the run continues without doing so" {
 		t.Errorf("%q", got)
 	}
 	// A request that is forbidden is not told a second time.

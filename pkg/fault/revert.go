@@ -60,7 +60,7 @@ func (s *Session) revert(ctx context.Context, id string, shown *ledger.Run, forc
 	}
 	run := w.Run()
 	if shown != nil && !hasSteps(*shown, run) {
-		return nil, fmt.Errorf("revert: the steps of run %s changed after they were shown: nothing was reverted; "+
+		return nil, fmt.Errorf("revert: the steps of run %s changed after they were shown, so nothing was reverted; "+
 			"repeat the command to see the new steps", id)
 	}
 	if err := s.checkRepetition(run); err != nil {
@@ -173,7 +173,7 @@ func (s *Session) close(ctx context.Context, w *ledger.Writer, by string, outcom
 		saved = nil
 	}
 	if saved != nil {
-		saved = fmt.Errorf("the result of the revert could not be recorded; repeat it: %w", saved)
+		saved = fmt.Errorf("the result of the revert could not be recorded; repeat the revert: %w", saved)
 	}
 	return errors.Join(saved, unlocked)
 }

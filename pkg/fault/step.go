@@ -96,7 +96,8 @@ func (s *Session) giveUp(
 			results.events.Go(func() { s.injected(ctx, run, id, reason) })
 		}
 	} else if errors.Is(saved, ledger.ErrClosed) {
-		reason = errors.Join(reason, errors.New("another client has closed the run, so its record does not show this"))
+		reason = errors.Join(reason, errors.New("another client has closed the run, so the run's record does not "+
+			"show this error"))
 	} else if !errors.Is(reason, saved) {
 		reason = errors.Join(reason, fmt.Errorf("the failure could not be recorded: %w", saved))
 	}

@@ -47,7 +47,8 @@ func (s *Session) verify(
 	undoer := s.Undoers[step.Undo.Kind]
 	if entering, ok := undoer.(NodeUndoer); ok && entering.EntersNode(step) {
 		if step.Target.Kind != kindNode {
-			return "", fmt.Errorf("the record's undo is rejected: it changes a node, but its target is %s", step.Target)
+			return "", fmt.Errorf("the record's undo data is rejected: the undo changes a node, but its target is "+
+				"%s", step.Target)
 		}
 		if gone, err := s.mayEnter(ctx, run, step.Target, allow); err != nil || gone != "" {
 			return gone, err
@@ -90,7 +91,7 @@ func (s *Session) mayEnter(
 	ctx context.Context, run ledger.Run, target ledger.Target, allow Allowances,
 ) (gone string, err error) {
 	if problems := validation.NameIsDNSSubdomain(target.Name, false); len(problems) > 0 {
-		return "", fmt.Errorf("the record's undo is rejected: %q is not the name of a node: %s", target.Name,
+		return "", fmt.Errorf("the record's undo data is rejected: %q is not the name of a node: %s", target.Name,
 			strings.Join(problems, "; "))
 	}
 	node, gone, err := s.sameNode(ctx, target)

@@ -338,7 +338,7 @@ func TestOnNode(t *testing.T) {
 		"dead-man/gpu-1:pid 4711 | kubectl-gpu-fault runtime-gone | process that restores files, the run has no record | onNode",
 		"kernel-module/gpu-1:/sys/module/gpu_fault_xid | kubectl-gpu-fault xid-gone | kernel module that writes driver log lines, the run has no record | onNode",
 		"failed-devices/gpu-1:/run/gpu-fault/devices/a | kubectl-gpu-fault device-gone | record of devices that were reported as unhealthy; the fault has ended, the run has no record | onNode",
-		"foreign/gpu-1:/var/lib/cuda-fault-test | Dynamo fault injection  | switch of the CUDA library | onNode",
+		"foreign/gpu-1:/var/lib/cuda-fault-test | Dynamo fault injection  | switch for the CUDA library | onNode",
 	}
 	if diff := cmp.Diff(want, lines(found.OnNode("gpu-1", things))); diff != "" {
 		t.Errorf("on the node (-want +got):\n%s", diff)

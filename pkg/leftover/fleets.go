@@ -22,7 +22,7 @@ func (s *search) fleetJob(k kind, o *unstructured.Unstructured) {
 		s.inUse++
 		return
 	}
-	left := leftoverOf(k.resource, k.name, o, Ours, fmt.Sprintf("Job of fleet %s, which has finished; its client was lost",
+	left := leftoverOf(k.resource, k.name, o, Ours, fmt.Sprintf("finished Job of fleet %s, whose client was lost",
 		o.GetName()))
 	left.Remedy, left.Todo = Nobody, ledger.New(nil, o.GetNamespace()).Command("revert", o.GetName())
 	s.items = append(s.items, left)

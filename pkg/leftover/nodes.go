@@ -21,7 +21,7 @@ func (f *Found) OnNode(node string, things []deadman.Leftover) []Leftover {
 		if thing.Kind == deadman.LeftoverForeign {
 			l.Of, l.What = Foreign, []string{"left by another fault injector"}
 			if path.Base(thing.Path) == dynamoMarker {
-				l.Of, l.What = Dynamo, []string{"switch of the CUDA library"}
+				l.Of, l.What = Dynamo, []string{"switch for the CUDA library"}
 			}
 			items = append(items, l)
 			continue

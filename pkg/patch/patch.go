@@ -26,7 +26,7 @@ func Apply(data []byte, edits []Edit) ([]byte, error) {
 			return nil, fmt.Errorf("the edit at byte %d is out of order or beyond the %d bytes of data", e.Offset, len(data))
 		}
 		if !bytes.Equal(data[e.Offset:e.Offset+len(e.Old)], e.Old) {
-			return nil, fmt.Errorf("the data from byte %d is not what the edit replaces", e.Offset)
+			return nil, fmt.Errorf("the data at byte %d is not what the edit is meant to replace", e.Offset)
 		}
 		out = append(append(out, data[at:e.Offset]...), e.New...)
 		at = e.Offset + len(e.Old)

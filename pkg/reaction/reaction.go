@@ -60,9 +60,10 @@ var Kinds = []Kind{
 	{Cleared, "clear", "the condition of a detector is no longer True"},
 	{DeviceUnhealthy, "", "the kubelet has fewer healthy devices to allocate, or reports a pod's device as unhealthy"},
 	{DeviceHealthy, "", "the kubelet has more healthy devices to allocate"},
-	{Decided, "decide", "NVSentinel decides to quarantine the node (annotation quarantineHealthEvent); in NVSentinel's dry run, nothing else follows"},
+	{Decided, "decide", "NVSentinel decides to quarantine the node (annotation quarantineHealthEvent); in " +
+		"NVSentinel's dry-run mode, nothing else follows"},
 	{Cordoned, "cordon", "the node becomes unschedulable"},
-	{Tainted, "taint", "the node gets a taint that Kubernetes does not set itself"},
+	{Tainted, "taint", "the node gets a taint that Kubernetes itself does not set"},
 	{PodFailed, "", "a container in a pod on the node fails, unless it is killed because its pod is being deleted"},
 	{Evicted, "evict", "a pod on the node is told to terminate"},
 	{PodGone, "", "a pod that was on the node no longer exists"},
@@ -74,11 +75,11 @@ var Kinds = []Kind{
 	{Rebooted, "reboot", "the node has a new boot ID"},
 	{Remediated, "remediate", "NVSentinel has repaired the node"},
 	{RemediationFails, "", "NVSentinel gives up repairing the node"},
-	{Untainted, "untaint", "a taint that Kubernetes does not set itself is removed"},
+	{Untainted, "untaint", "a taint that Kubernetes itself does not set is removed"},
 	{Uncordoned, "uncordon", "the node becomes schedulable again"},
 	{NotReady, "", "the node is no longer Ready"},
 	{Ready, "", "the node is Ready again"},
-	{BreakerTripped, "", "NVSentinel's circuit breaker opens; it then ignores all events"},
+	{BreakerTripped, "", "NVSentinel's circuit breaker opens; NVSentinel then ignores all events"},
 }
 
 // Parse returns the reaction with the given name or verb.

@@ -69,8 +69,8 @@ func (v *View) cgroups() []Finding {
 				*expected,
 			),
 			Message: fmt.Sprintf(
-				"SystemdCgroup of %s differs from that of %s (%t): its pods do not start, or their limits are not "+
-					"enforced",
+				"SystemdCgroup of %s differs from that of %s (%t): pods of the former do not start, or their limits "+
+					"are not enforced",
 				plainly("handler", other),
 				who,
 				*expected,

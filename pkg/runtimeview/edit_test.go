@@ -136,7 +136,7 @@ func TestTitlesNameThings(t *testing.T) {
 		},
 		"rt.version-skew-ids": {
 			New("gpu-1", loaded("1.7.28", []string{"runc="}, file, "version = 2\n"+runc2+table3), nil, nil),
-			"handler nvidia is in " + file + " under a plugin ID that containerd 1.7.28 ignores in a configuration file of this version",
+			"handler nvidia is in " + file + " under a plugin ID that containerd 1.7.28 ignores in a configuration file with this version number",
 		},
 	} {
 		var got []string

@@ -105,8 +105,8 @@ func (v *View) notLoaded() []Finding {
 				f.Message = shadow.Text + "; " + p.Text + later
 				f.Fix =
 					fmt.Sprintf(
-						"move %s to another directory, or add the entire CRI table to it; then restart %s. containerd 2.0 merges such "+
-							"files",
+						"move %s to another directory, or add the entire CRI table to the file; then restart %s. "+
+							"containerd 2.0 merges such files",
 						shadow.File,
 						i.UnitName(),
 					)
@@ -163,7 +163,7 @@ func (v *View) ignored() []Finding {
 				f.Message = p.Text
 			}
 			f.Edit = i.moved(p)
-			f.Fix = fmt.Sprintf("move %s, line %d of %s, into the table %s, and restart %s", p.Key, p.Line, p.File,
+			f.Fix = fmt.Sprintf("move %s (line %d of %s) into the table %s, and restart %s", p.Key, p.Line, p.File,
 				cmp.Or(i.optionsTable(p), "options of handler "+p.Handlers[0]), i.UnitName())
 		case containerd.ProblemUnread:
 			f.Handlers = slices.DeleteFunc(slices.Clone(p.Handlers),
@@ -172,7 +172,8 @@ func (v *View) ignored() []Finding {
 				continue
 			}
 			f.ID, f.Title = "rt.version-skew-ids", fmt.Sprintf(
-				"%s in %s under a plugin ID that containerd %s ignores in a configuration file of this version",
+				"%s in %s under a plugin ID that containerd %s ignores in a configuration file with this version "+
+					"number",
 				isAre("handler", f.Handlers), p.File, i.Release,
 			)
 			f.Fix =
@@ -373,7 +374,7 @@ func (v *View) stale() []Finding {
 		ID: "rt.edited-not-restarted", Fix: fix, Handlers: all, Quotes: quotes, Mild: len(added) == 0,
 		Message: "the files were edited after containerd read them (" + strings.Join(words, "; ") +
 			"): containerd keeps using the old handlers until it is restarted",
-		Title: "the configuration was edited after containerd read it and is not in effect",
+		Title: "the configuration was edited after containerd read it, so the edit is not in effect",
 	}}
 }
 

@@ -81,7 +81,7 @@ func (c *consent) access(a Access) {
 	for _, ns := range a.Namespaces {
 		if !c.own[ns] {
 			c.add("public.access.namespaces",
-				"makes the candidate admin of namespace %s, which the scenario does not create", ns)
+				"makes the candidate an admin of namespace %s, which the scenario does not create", ns)
 		}
 	}
 	if w := a.Workload; w != nil && !c.own[w.Namespace] {
@@ -144,10 +144,11 @@ func (c *consent) steps(path string, steps []Step) {
 			if s.Firewall.Drop == "outgoing" {
 				what = "its own traffic to"
 			}
-			c.add(where, "adds a firewall rule on %s that drops %s TCP port %d of any host",
+			c.add(where, "adds a firewall rule on %s that drops %s TCP port %d on any host",
 				s.Firewall.Node, what, s.Firewall.Port)
 		case s.Device != nil:
-			c.add(where, "makes GPU %s of %s unhealthy, so that new pods do not get it; autoscalers may replace the node",
+			c.add(where, "makes GPU %s on %s unhealthy, so that new pods do not get it; autoscalers may replace the "+
+				"node",
 				s.Device.GPU, s.Device.Node)
 		case s.CUDA != nil:
 			if ns := s.CUDA.Workload.Namespace; !c.own[ns] {

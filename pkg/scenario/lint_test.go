@@ -98,7 +98,7 @@ func TestLint(t *testing.T) {
 			"sealed.grade.weights: must add up to 100, not 101",
 		},
 		{"cost: 2", "cost: -2", "sealed.hints[0].cost: is negative"},
-		{"cost: 2", "cost: 6", "sealed.hints: cost 6 points in total, but hints have only 5"},
+		{"cost: 2", "cost: 6", "sealed.hints: cost 6 points in total, but hints are worth only 5"},
 		{`- {kind: Deployment, namespace: "${p.ns}", name: trainer, fields: ["spec.template.spec.containers[*].resources"]}`, "- {kind: Job}",
 			`sealed.solutions[0].steps[0]: changing Deployment/trainer in namespace "team-`},
 		{
@@ -135,7 +135,7 @@ func TestLint(t *testing.T) {
 			"terraform: {manages: [], resources: {google_compute_firewall: {x: {name: too-many-gpus, network: x}}}}\nsealed:\n",
 			`main.tf of the module contains "too many GPUs"`,
 		},
-		{"sealed:\n", "terraform: {manages: []}\nsealed:\n", "sealed.solutions: must include one that uses the Terraform module when "},
+		{"sealed:\n", "terraform: {manages: []}\nsealed:\n", "sealed.solutions: must include a solution that uses the Terraform module when "},
 		{
 			"    - name: scaled to zero\n", "    - name: scaled to zero\n      terraform: true\n",
 			"requires a module, but terraform is missing",

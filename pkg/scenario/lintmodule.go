@@ -72,7 +72,8 @@ func (l *linter) modulePlayed(r *Resolved) {
 		}
 	}
 	if !solved {
-		l.wrong(at, "sealed.solutions", "must include one that uses the Terraform module when %s", describe(r.Drawn))
+		l.wrong(at, "sealed.solutions", "must include a solution that uses the Terraform module when "+
+			"%s", describe(r.Drawn))
 	}
 }
 

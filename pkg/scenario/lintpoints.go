@@ -28,7 +28,7 @@ func (l *linter) weights() {
 		}
 	}
 	if cost > w.Hints {
-		l.warn(l.root.find("sealed", "hints"), "sealed.hints", "cost %s in total, but hints have only %d",
+		l.warn(l.root.find("sealed", "hints"), "sealed.hints", "cost %s in total, but hints are worth only %d",
 			count.Of(cost, "point"), w.Hints)
 	}
 }

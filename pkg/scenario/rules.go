@@ -111,7 +111,7 @@ func (c *checker) exactlyOne(n *node, path string, names ...string) {
 		c.fail(n.line, n.column, path, "must have one of: %s", strings.Join(names, ", "))
 	case len(certain) > 1:
 		e := certain[1]
-		c.fail(e.line, e.column, expr.Join(path, e.name), "conflicts with %s: must have only one of: %s",
+		c.fail(e.line, e.column, expr.Join(path, e.name), "conflicts with %s: must have only one of %s",
 			certain[0].name,
 			strings.Join(names, ", "))
 	}
@@ -198,7 +198,7 @@ func (c *checker) metadata(n *node, path string) {
 	if name := n.get("name"); name != nil {
 		if text, is := name.value.(string); is && text != "" && len(validation.IsDNS1123Label(text)) > 0 {
 			c.fail(name.line, name.column, expr.Join(path, "name"),
-				"invalid name %q: must be at most 63 lowercase letters, digits and dashes", text)
+				"invalid name %q: must consist of at most 63 lowercase letters, digits and dashes", text)
 		}
 	}
 	if d := n.get("difficulty"); d != nil {
@@ -246,7 +246,7 @@ func (c *checker) param(n *node, path string) {
 	case least > most:
 		c.fail(b.line, b.column, expr.Join(path, "between"), "minimum %d is greater than maximum %d", least, most)
 	case least < -maxParam || most > maxParam:
-		c.fail(b.line, b.column, expr.Join(path, "between"), "must be within %d to %d", -maxParam, maxParam)
+		c.fail(b.line, b.column, expr.Join(path, "between"), "must be within the range %d to %d", -maxParam, maxParam)
 	}
 }
 

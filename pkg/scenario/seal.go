@@ -153,7 +153,7 @@ func ParseSealed(file string, data []byte, identities ...age.Identity) (*Scenari
 	for _, part := range []string{"metadata", "requires", "public"} {
 		if !equalJSON(half(root, part), half(s.source.root, part)) {
 			return nil,
-				fmt.Errorf("%s: %s does not match the sealed half: it was changed after the export", file, part)
+				fmt.Errorf("%s: %s was changed after the export, so it no longer matches the sealed half", file, part)
 		}
 	}
 	return s, nil

@@ -104,16 +104,16 @@ func TestSealedTampered(t *testing.T) {
 	for change, want := range map[[2]string]string{
 		{
 			"access:\n", "access:\n    nodeShell: true\n",
-		}: "public does not match the sealed half: it was changed after the export",
+		}: "public was changed after the export, so it no longer matches the sealed half",
 		{
 			"minutes: 15", "minutes: 150",
-		}: "metadata does not match the sealed half: it was changed after the export",
+		}: "metadata was changed after the export, so it no longer matches the sealed half",
 		{
 			"gpus: 2", "gpus: 1",
-		}: "requires does not match the sealed half: it was changed after the export",
+		}: "requires was changed after the export, so it no longer matches the sealed half",
 		{
 			"requires:\n", "requires:\n  nodeAccess: true\n",
-		}: "requires does not match the sealed half: it was changed after the export",
+		}: "requires was changed after the export, so it no longer matches the sealed half",
 		{"encrypted: |", "encrypted: |\n  x"}:                        "open the sealed half",
 		{"difficulty: junior", "dificulty: junior"}:                  "unknown field; did you mean difficulty?",
 		{"kind: SealedScenario", "kind: SealedScenario\nsealed: {}"}: "sealed: unknown field",

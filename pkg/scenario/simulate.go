@@ -52,7 +52,8 @@ const SimulatedNote = "The simulated GPUs exist only for the scheduler: the node
 func SimulateGPUs(ctx context.Context, client kubernetes.Interface, gpus, nodes int) (Facts, error) {
 	if gpus < 1 || gpus > MostSimulatedGPUs {
 		return Facts{},
-			fmt.Errorf("cannot simulate %s on a node: must be 1 to %d", count.Of(gpus, "GPU"), MostSimulatedGPUs)
+			fmt.Errorf("cannot simulate %s on a node: the number must be 1 to "+
+				"%d", count.Of(gpus, "GPU"), MostSimulatedGPUs)
 	}
 	all, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -101,7 +102,8 @@ func (f Facts) simulate(gpus, nodes int) (Facts, error) {
 func noGPUs(n *corev1.Node) error {
 	if simulated(n) && n.Annotations["kwok.x-k8s.io/node"] == "" {
 		return fmt.Errorf(
-			"node %q already has simulated GPUs: omit --simulate-gpus, or end the exercise that created them; to find it, run: kubectl gpu-fault scenario status",
+			"node %q already has simulated GPUs: omit --simulate-gpus, or end the exercise that created them; to "+
+				"find the exercise, run: kubectl gpu-fault scenario status",
 			n.Name,
 		)
 	}

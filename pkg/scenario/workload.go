@@ -46,8 +46,9 @@ func FindWorkload(ctx context.Context, client kubernetes.Interface, namespace, n
 		return nil, fmt.Errorf("invalid value %q for --workload: must be KIND/NAME, such as deployment/trainer", kind)
 	case slices.Contains([]string{"sts", "statefulset", "statefulsets"}, strings.ToLower(kind)):
 		return nil,
-			fmt.Errorf("invalid value \"%s/%s\" for --workload: a StatefulSet waits forever for a pod that does not start, even if its template is corrected "+
-				"(see forced rollback in the Kubernetes documentation); specify a Deployment",
+			fmt.Errorf("invalid value \"%s/%s\" for --workload: a StatefulSet waits forever for a pod that does not "+
+				"start, even after the template is corrected (see forced rollback in the Kubernetes documentation); "+
+				"specify a Deployment",
 				kind,
 				name)
 	case !slices.Contains([]string{"deploy", "deployment", "deployments", "deployment.apps", "deployments.apps"},
@@ -59,7 +60,8 @@ func FindWorkload(ctx context.Context, client kubernetes.Interface, namespace, n
 	d, err := client.AppsV1().Deployments(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf(
-			"deployment %q not found in namespace %q: specify another deployment with --workload, or its namespace with -n", name,
+			"deployment %q not found in namespace %q: specify another deployment with --workload, or the namespace "+
+				"with -n", name,
 			namespace,
 		)
 	}

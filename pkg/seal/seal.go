@@ -66,7 +66,8 @@ type BrokenError struct {
 
 func (e *BrokenError) Error() string {
 	text :=
-		fmt.Sprintf("the record's undo is rejected: %s does not vouch for it, so another client may have written the record",
+		fmt.Sprintf("the undo data in the record is rejected: %s does not vouch for it, so another client may have "+
+			"written the record",
 			e.Where)
 	if e.ByHand != "" {
 		text += "; if the record is genuine, " + e.ByHand

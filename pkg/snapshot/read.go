@@ -152,7 +152,7 @@ func (r *reader) add(name string, size int64, content io.Reader) error {
 
 func (r *reader) readAll(name string, size int64, content io.Reader) ([]byte, error) {
 	limit := sizeLimit(name)
-	tooLarge := fmt.Errorf("%q is larger than %d MiB: keep only the parts that are relevant for GPUs, in JSON",
+	tooLarge := fmt.Errorf("%q is larger than %d MiB: keep only the parts that are relevant to GPUs, as JSON",
 		cut(name), limit>>20)
 	if size > limit {
 		return nil, tooLarge
@@ -185,7 +185,7 @@ func sizeLimit(name string) int64 {
 }
 
 func errTooMuch() error {
-	return fmt.Errorf("larger than %d MiB: keep only the parts that are relevant for GPUs",
+	return fmt.Errorf("larger than %d MiB: keep only the parts that are relevant to GPUs",
 		maxTotal>>20)
 }
 
@@ -267,7 +267,7 @@ func (r *reader) addHost(name string, data []byte) error {
 		host.KernelLog = ParseKernelLog(string(data))
 		if r.records += len(host.KernelLog); r.records > maxRecords {
 			return fmt.Errorf(
-				"%q: more than %d kernel log records in the snapshot: keep only those that are relevant for GPUs",
+				"%q: more than %d kernel log records in the snapshot: keep only those that are relevant to GPUs",
 				cut(name), maxRecords,
 			)
 		}

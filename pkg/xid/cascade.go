@@ -60,7 +60,7 @@ func GroupFor(code int, g Generation) (Group, error) {
 	}
 	hint := ""
 	if code == 45 || code == 154 {
-		hint = " (it follows other codes; specify the code that causes it)"
+		hint = " (this XID follows others; specify the XID that causes it)"
 	}
 	return Group{}, fmt.Errorf("no cascade is known for XID %d%s; codes with a cascade: %s", code, hint,
 		strings.Join(list, ", "))
@@ -74,7 +74,7 @@ func GroupFor(code int, g Generation) (Group, error) {
 // Peers are the other GPUs in faults that affect both ends of an NVLink. Message and Variant are not supported.
 func Cascade(code int, o Options) ([]Step, error) {
 	if o.Message != "" || o.Variant != "" {
-		return nil, fmt.Errorf("a cascade has its own messages: omit the message and the variant, or the cascade")
+		return nil, fmt.Errorf("a cascade has its own messages: omit the message and the variant, or omit the cascade")
 	}
 	group, err := GroupFor(code, o.Driver)
 	if err != nil {

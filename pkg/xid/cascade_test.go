@@ -81,7 +81,7 @@ func TestCascadeOptions(t *testing.T) {
 	}
 	for want, err := range map[string]error{
 		"codes with a cascade: 13, 31, 43, 48, 62, 63, 64, 74, 79": second(Cascade(8, Options{})),
-		"it follows other codes":                                   second(Cascade(45, Options{})),
+		"this XID follows others":                                  second(Cascade(45, Options{})),
 		"R580, R595, not with R535":                                second(Cascade(120, Options{Driver: R535})),
 		"omit the message":                                         second(Cascade(79, Options{Message: "x"})),
 		"invalid GPU UUID":                                         second(Cascade(79, Options{UUID: "x"})),

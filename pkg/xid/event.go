@@ -160,7 +160,7 @@ func (e Event) Check() error {
 		return fmt.Errorf("unknown event kind %q", e.Kind)
 	}
 	if e.CausedBy != 0 && (e.Code != 45 || e.Body == "") {
-		return errors.New("only XID 45 with a message can name the XID that caused it")
+		return errors.New("only an XID 45 that has a message can name the XID that caused it")
 	}
 	for _, part := range []struct{ name, text string }{
 		{"message", e.Body}, {"device ID", e.DeviceID}, {"severity", string(e.Severity)},
@@ -190,7 +190,7 @@ func checkText(what, text string) error {
 	}
 	for i, r := range text {
 		if r == '\n' || r == '\r' {
-			return fmt.Errorf("the %s contains a line break at byte %d: an XID is one line", what, i)
+			return fmt.Errorf("the %s contains a line break at byte %d: an XID must be one line", what, i)
 		}
 		if !unicode.IsPrint(r) {
 			return fmt.Errorf("the %s contains the control character %U at byte %d: use only printable characters", what, r,

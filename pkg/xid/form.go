@@ -72,7 +72,7 @@ func (f Form) Resolve(v Via) (Form, error) {
 		return FormKernel, nil
 	case FormModule:
 		return "",
-			fmt.Errorf("a write to /dev/kmsg cannot have the kernel facility: use --via kmod, or another form")
+			fmt.Errorf("a record written to /dev/kmsg cannot have the kernel facility: use --via kmod, or another form")
 	}
 	return f, nil
 }

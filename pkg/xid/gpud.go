@@ -6,14 +6,14 @@ func gpud() []Detector {
 	return []Detector{{
 		ID:    IDGpud,
 		Name:  "gpud",
-		Reads: "/dev/kmsg, from the start of the ring buffer, with any facility",
+		Reads: "records with any facility in /dev/kmsg, from the start of the ring buffer",
 		Notes: []string{
 			"the same line within a minute counts once",
 			"it runs the GPU checks only if NVML works and returns a product name",
 			"after two unsuccessful reboots, it suggests a hardware inspection",
 		},
-		Forget: "gpud set-healthy for the component accelerator-nvidia-error-xid (or -sxid); gpud reads the entire ring buffer, " +
-			"so it finds the old lines again if it restarts before the next reboot",
+		Forget: "gpud set-healthy for the accelerator-nvidia-error-xid (or -sxid) component; gpud reads the entire " +
+			"ring buffer, so it finds the old lines again if it restarts before the next reboot",
 		judge: judgeGpud,
 	}}
 }
@@ -45,7 +45,8 @@ func gpudXIDVerdict(e Event, k Kmsg) Verdict {
 	if isNVLink5(e.Code) && find("gpud nvlink5", k) != nil {
 		return Verdict{
 			Seen: Yes, Action: r.Action, Fatal: true,
-			Reaction: "depends on the unit and the registers: an event, or unhealthy with the suggestion " +
+			Reaction: "depends on the unit and the registers: an event, or the state unhealthy with the suggested " +
+				"action " +
 				r.Action,
 		}
 	}
@@ -74,13 +75,15 @@ func gpudSXidVerdict(e Event) Verdict {
 	switch {
 	case ok && s.Gpud == "yes":
 		return Verdict{
-			Seen: Yes, Fatal: e.Severity == SeverityFatal, Reaction: "SXid event; the table determines the health",
+			Seen: Yes, Fatal: e.Severity == SeverityFatal, Reaction: "SXid event; gpud's table determines the health " +
+				"state",
 		}
 	case ok && s.Gpud == "no":
 		return miss("the code is not in the table: the line is dropped")
 	default:
 		return Verdict{
-			Seen: Depends, Fatal: e.Severity == SeverityFatal, Reaction: "SXid event; the table determines the health",
+			Seen: Depends, Fatal: e.Severity == SeverityFatal, Reaction: "SXid event; gpud's table determines the " +
+				"health state",
 			Why: "only if the table contains the code",
 		}
 	}

@@ -27,7 +27,7 @@ func groups() []Group {
 	}
 	return []Group{{
 		Name:        "dram-dbe",
-		Description: "uncorrectable DRAM error, contained: the row is marked for remapping, the process terminates",
+		Description: "uncorrectable DRAM error, contained: the row is marked for remapping, and the process terminates",
 		Source:      logs + " (R580)",
 		Codes:       []int{48, 63, 94, 171}, Drivers: current,
 		steps: []stepPlan{
@@ -41,13 +41,13 @@ func groups() []Group {
 		},
 	}, {
 		Name:        "dram-dbe-r535",
-		Description: "uncorrectable DRAM error, contained: the row is marked for remapping (drivers before 154)",
-		Source:      "public logs of A100 (R535)",
+		Description: "uncorrectable DRAM error, contained: the row is marked for remapping (drivers without XID 154)",
+		Source:      "public logs of A100 GPUs (R535)",
 		Codes:       []int{48, 63, 94}, Drivers: []Generation{R535},
 		steps: []stepPlan{{code: 48}, {after: 40 * ms, code: 63}, {after: 60 * ms, code: 94}},
 	}, {
 		Name:        "remap-failure",
-		Description: "uncorrectable DRAM error without a spare row: the GPU must be reset and replaced",
+		Description: "uncorrectable DRAM error with no spare row left: the GPU must be reset and replaced",
 		Source:      logs + " (R580)",
 		Codes:       []int{64}, Drivers: current,
 		steps: []stepPlan{
@@ -70,15 +70,16 @@ func groups() []Group {
 		},
 	}, {
 		Name:        "bus-loss-r535",
-		Description: "the GPU no longer responds over PCIe; only a reboot restores it (drivers before 154)",
+		Description: "the GPU no longer responds over PCIe; only a reboot restores it (drivers without XID 154)",
 		Source:      "open-gpu-kernel-modules issue 461; driver, osinit.c",
 		Codes:       []int{79}, Drivers: []Generation{R535},
 		steps: []stepPlan{{code: 79}, {note: "GPU has fallen off the bus."}, teardown(600*ms, 3, 0)},
 	}, {
-		Name:        "gsp-timeout",
-		Description: "the GSP firmware stops responding: each process that calls it waits 45 s, then reports it (the second one 45 s later)",
-		Source:      "gpud issue 500; " + logs,
-		Codes:       []int{119}, Drivers: current,
+		Name: "gsp-timeout",
+		Description: "the GSP firmware stops responding: each process that calls it waits 45 s, then reports a " +
+			"timeout (the second process 45 s later)",
+		Source: "gpud issue 500; " + logs,
+		Codes:  []int{119}, Drivers: current,
 		steps: []stepPlan{
 			{code: 119, variant: "slow", process: worker},
 			{after: 10 * ms, code: 154, variant: "reset"},
@@ -108,14 +109,15 @@ func groups() []Group {
 		Codes:       []int{74}, Drivers: all,
 		steps: []stepPlan{{code: 74, peers: true}, teardown(500*ms, 4, 74)},
 	}, {
-		Name:        "nvlink-remote",
-		Description: "memory error on one GPU that affects its NVLink peers (H200): 137 on all, 94 on all",
-		Source:      "forums.developer.nvidia.com 369786",
-		Codes:       []int{137}, Drivers: all,
+		Name: "nvlink-remote",
+		Description: "memory error on one GPU that affects its NVLink peers (H200): 137 on all GPUs, then 94 on all " +
+			"GPUs",
+		Source: "forums.developer.nvidia.com 369786",
+		Codes:  []int{137}, Drivers: all,
 		steps: []stepPlan{{code: 137, peers: true}, {after: 150 * ms, code: 94, process: worker, peers: true}},
 	}, {
 		Name:        "nvlink5",
-		Description: "an NVLink 5 goes down: 149 here, 145 on the peers (up to 3 s later)",
+		Description: "an NVLink 5 link goes down: 149 on this GPU, 145 on the peers (up to 3 s later)",
 		Source:      "open-gpu-kernel-modules issues 1150 and 1355; " + logs,
 		Codes:       []int{145, 149}, Drivers: current,
 		steps: []stepPlan{
@@ -127,7 +129,7 @@ func groups() []Group {
 		},
 	}, {
 		Name:        "sm-exception",
-		Description: "one of the application's kernels faults: 13 for several SMs, then 43 for its channel",
+		Description: "one of the application's kernels faults: 13 for several SMs, then 43 for the channel",
 		Source:      "gpud README; " + logs,
 		Codes:       []int{13, 43}, Drivers: all,
 		steps: []stepPlan{

@@ -137,7 +137,7 @@ const defaultDevice = "10de:26b5"
 func NewFallenOff(o Options) (Event, error) {
 	if o.Message != "" || o.Process != (Process{}) || o.MIG.On {
 		return Event{},
-			fmt.Errorf("the record %s is always the same: remove the message, process and MIG instance", KindFallenOff)
+			fmt.Errorf("the %s record is always the same: remove the message, process and MIG instance", KindFallenOff)
 	}
 	e := Event{Kind: KindFallenOff, PCI: o.PCI, DeviceID: strings.ToLower(o.DeviceID)}
 	if e.DeviceID == "" {

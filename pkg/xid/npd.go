@@ -9,10 +9,11 @@ func nodeProblemDetector() []Detector {
 		`it appends \z to every pattern, so a pattern must match up to the end of the line, for example with .*`,
 	}
 	return []Detector{{
-		ID:     IDNPDKmsg,
-		Name:   "node-problem-detector, kmsg",
-		Reads:  "/dev/kmsg from the start of the ring buffer, within the lookback; a record with several lines counts as one line",
-		Notes:  append(notes, "after the ring buffer overflows, it continues at the end, so the lines in between are lost"),
+		ID:    IDNPDKmsg,
+		Name:  "node-problem-detector, kmsg",
+		Reads: "/dev/kmsg from the start of the ring buffer, within the lookback; a record with several lines counts as one line",
+		Notes: append(notes, "after the ring buffer overflows, it continues reading at the end of the buffer, so the "+
+			"lines in between are lost"),
 		Forget: forget + ", and only if the line is then older than the lookback",
 		judge: func(e Event, k Kmsg) Verdict {
 			return judgeRule(e, find("npd kmsg", k), "")
@@ -20,7 +21,7 @@ func nodeProblemDetector() []Detector {
 	}, {
 		ID:     IDNPDJournald,
 		Name:   "node-problem-detector, journald",
-		Reads:  "the journal, entries with the configured SYSLOG_IDENTIFIER, usually kernel",
+		Reads:  "journal entries with the configured SYSLOG_IDENTIFIER, usually kernel",
 		Notes:  notes,
 		Forget: forget + ", and only if the line is then older than the lookback",
 		judge: func(e Event, k Kmsg) Verdict {

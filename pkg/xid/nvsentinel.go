@@ -9,7 +9,7 @@ func nvsentinel() []Detector {
 	return []Detector{{
 		ID:    IDNVSentinel,
 		Name:  "NVSentinel syslog-health-monitor",
-		Reads: "the node's persistent journal (/var/log/journal), entries with _TRANSPORT=kernel, every 15 s",
+		Reads: "entries with _TRANSPORT=kernel in the node's persistent journal (/var/log/journal), every 15 s",
 		Notes: []string{
 			"the first poll only sets the cursor, so earlier lines are never read",
 			"it runs only on nodes labeled nvsentinel.dgxc.nvidia.com/driver.installed=true and kata.enabled=false",
@@ -32,14 +32,14 @@ func judgeNVSentinel(e Event, k Kmsg) Verdict {
 		}
 		v.Seen = Depends
 		v.Why = fmt.Sprintf(
-			"only if the metadata contains an NVLink to the switch %s, link %s; otherwise, it only logs an error", m[2],
+			"only if the metadata contains an NVLink to switch %s, link %s; otherwise, it only logs an error", m[2],
 			m[5],
 		)
 		return v
 	case find("nvsentinel fallen-off", k) != nil:
 		return nvsentinelVerdict("RESTART_BM")
 	case find("nvsentinel uuid", k) != nil:
-		return Verdict{Seen: Yes, Reaction: "stores the UUID of the GPU: no event"}
+		return Verdict{Seen: Yes, Reaction: "stores the GPU's UUID, but creates no event"}
 	case find("nvsentinel xid", k) != nil:
 		return nvsentinelXIDVerdict(e, k)
 	}
@@ -51,7 +51,7 @@ func nvsentinelXIDVerdict(e Event, k Kmsg) Verdict {
 		return Verdict{
 			Seen: Yes, Action: "BY_RULE", Fatal: true, MayReboot: true,
 			Reaction: "depends on the unit, the registers and the driver version: from no event to COMPONENT_RESET, which may reboot the node",
-			Why:      "it uses the driver version in the metadata; a line without a rule is not fatal",
+			Why:      "it uses the driver version in the metadata; a line that matches no rule is not fatal",
 		}
 	}
 	r, known := reaction(IDNVSentinel, e)
@@ -99,7 +99,8 @@ func nvsentinelVerdict(action string) Verdict {
 		v.Reaction = "NONE: a Kubernetes event, no cordon"
 	case "CONTACT_SUPPORT":
 		v.Reaction =
-			"CONTACT_SUPPORT: cordons and drains the node, which stays cordoned without remediation (label remediation-failed)"
+			"CONTACT_SUPPORT: cordons and drains the node, then leaves it cordoned without remediating it (label " +
+				"remediation-failed)"
 	default: // COMPONENT_RESET, RESTART_VM, RESTART_BM
 		v.Reaction = action + ": cordons and drains the node, and may reboot it"
 		v.MayReboot = true

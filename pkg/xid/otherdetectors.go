@@ -25,7 +25,7 @@ func viaDriver() []Detector {
 		judge: blind(IDEKS, "it queries DCGM (dcgmi test --inject works)", func(r Reaction, e Event) string {
 			if r.Fatal {
 				return fmt.Sprintf(
-					"set AcceleratedHardwareReady=False, reason NvidiaXID%dError, which triggers node auto repair",
+					"set AcceleratedHardwareReady=False with reason NvidiaXID%dError, which triggers node auto repair",
 					e.Code,
 				)
 			}
@@ -46,9 +46,9 @@ func viaDriver() []Detector {
 				return "mark all GPUs on the node unhealthy, because waiting for events fails"
 			}
 			if r.Fatal {
-				return "mark the GPU unhealthy, so that the node's nvidia.com/gpu decreases by one"
+				return "mark the GPU unhealthy, so that the node's nvidia.com/gpu count decreases by one"
 			}
-			return "ignore the code, which is on the plugin's list"
+			return "ignore the code, which is on the plugin's ignore list"
 		}),
 	}, {
 		ID:    IDDCGM,
@@ -56,9 +56,9 @@ func viaDriver() []Detector {
 		Reads: "NVML events, in nv-hostengine",
 		Notes: []string{
 			"dcgmi test --inject --gpuid 0 -f 230 -v 79 sets the metric (no log line), if the exporter uses the same hostengine; " +
-				"`xid 79 NODE --layers kernel,dcgm` runs it",
+				"`xid 79 NODE --layers kernel,dcgm` runs this command",
 		},
-		Forget: "nothing to clear for log lines; the metric DCGM_FI_DEV_XID_ERRORS keeps the last XID",
+		Forget: "nothing to clear for log lines; the DCGM_FI_DEV_XID_ERRORS metric keeps the last XID",
 		judge: blind(IDDCGM, "it gets NVML events (dcgmi test --inject -f 230 sets the metric)",
 			func(_ Reaction, e Event) string {
 				return fmt.Sprintf("show DCGM_FI_DEV_XID_ERRORS=%d", e.Code)
@@ -66,7 +66,7 @@ func viaDriver() []Detector {
 	}, {
 		ID:     IDTracepoint,
 		Name:   "tracepoint readers (eBPF)",
-		Reads:  "the tracepoint nvidia:nvidia_dev_xid of the driver",
+		Reads:  "the driver's nvidia:nvidia_dev_xid tracepoint",
 		Forget: "nothing to clear",
 		judge:  blind(IDTracepoint, "only the driver itself fires the tracepoint", nil),
 	}}
@@ -78,10 +78,10 @@ func logFiles() []Detector {
 	return []Detector{{
 		ID: IDAKS, Provider: "azure:",
 		Name:   "AKS node-problem-detector",
-		Reads:  "the system log, with scripts in the node image that are not public",
+		Reads:  "the system log, with non-public scripts in the node image",
 		Notes:  []string{"it does not run on node pools with --gpu-driver none"},
-		Forget: "not public; watch the node condition GPUXIDErrors",
-		judge: onlyErrors("condition GPUXIDErrors and an event", func(Kmsg) string {
+		Forget: "not public; watch the GPUXIDErrors node condition",
+		judge: onlyErrors("the GPUXIDErrors condition and an event", func(Kmsg) string {
 			return "the scripts are not public; a driver installed by AKS is required"
 		}),
 	}, {
@@ -90,7 +90,7 @@ func logFiles() []Detector {
 		Reads:  "/var/log/messages or /var/log/syslog",
 		Notes:  []string{"it keeps track of the XIDs that it has handled"},
 		Forget: "unknown; it isolates the GPU through a file that the device plugin reads; see Alibaba's documentation",
-		judge:  onlyErrors("event or condition, and it isolates the GPU", syslogFile),
+		judge:  onlyErrors("an event or a condition; it also isolates the GPU", syslogFile),
 	}, {
 		ID: IDHyperPod, Provider: "aws:",
 		Name:   "SageMaker HyperPod health monitoring agent",
@@ -105,11 +105,11 @@ func logFiles() []Detector {
 	}, {
 		ID: IDGKE, Provider: "gce:",
 		Name:   "GKE node-problem-detector and Cloud Logging",
-		Reads:  "the kernel log and the serial console, with the filter NVRM: Xid; the configuration is not public",
+		Reads:  "the kernel log and the serial console, filtered for NVRM: Xid; the configuration is not public",
 		Forget: "not public; Cloud Logging entries remain until their retention period ends",
 		judge: func(e Event, k Kmsg) Verdict {
 			if !strings.Contains(k.Text, "NVRM: Xid") {
-				return miss("the filter is NVRM: Xid")
+				return miss("the filter requires NVRM: Xid")
 			}
 			return Verdict{
 				Seen: Depends, Fatal: true, Reaction: "log entry, and anything based on it",

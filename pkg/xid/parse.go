@@ -8,7 +8,7 @@ import (
 )
 
 // ErrNotDriver is the error that [Parse] returns for a line that contains no driver report.
-var ErrNotDriver = errors.New("not a line of NVIDIA's driver: must contain \"NVRM:\" or \"nvidia-nvswitchN:\"")
+var ErrNotDriver = errors.New("not a line from NVIDIA's driver: must contain \"NVRM:\" or \"nvidia-nvswitchN:\"")
 
 // Parse parses one log line from /dev/kmsg, dmesg (including -T and -x), journalctl, a syslog file, or the bytes for a
 // write to /dev/kmsg. A record of several lines must contain its newlines, either literally or as escaped by /dev/kmsg

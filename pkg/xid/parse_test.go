@@ -85,7 +85,7 @@ func TestParseEvents(t *testing.T) {
 		}
 	}
 	for line, want := range map[string]string{
-		"":                         "not a line of NVIDIA's driver",
+		"":                         "not a line from NVIDIA's driver",
 		"usb 1-1: new device":      "NVRM:",
 		"XNVRM: Xid":               "not a line",
 		"NVRM: a\x1bb":             "control character",

@@ -86,7 +86,7 @@ func ParseUUID(s string) (UUID, error) {
 	}
 	kind := strings.ToUpper(m[1])
 	if (kind == "MIG-GPU-") != (m[3] != "") {
-		return "", fmt.Errorf("invalid GPU UUID %q: only MIG-GPU-UUID/GI/CI may end with instances", s)
+		return "", fmt.Errorf("invalid GPU UUID %q: only the form MIG-GPU-UUID/GI/CI may end with MIG instances", s)
 	}
 	return UUID(kind + strings.ToLower(m[2]) + m[3]), nil
 }

@@ -27,7 +27,7 @@ func TestRecord(t *testing.T) {
 	}
 	wantError(t, second(Record(e, "x")), "unknown form")
 	wantError(t, second(Record(Event{}, FormAuto)), "unknown event kind")
-	wantError(t, second(Record(Event{Kind: KindXID, Code: 43, Body: "x", CausedBy: 1}, FormAuto)), "only XID 45")
+	wantError(t, second(Record(Event{Kind: KindXID, Code: 43, Body: "x", CausedBy: 1}, FormAuto)), "only an XID 45")
 	wantError(t, second(Record(Event{Kind: KindUUID, Body: "a\nb"}, FormAuto)), "line break")
 	wantError(t, second(Record(Event{Kind: KindFallenOff, DeviceID: "a\nb"}, FormAuto)), "line break")
 }

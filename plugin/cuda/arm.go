@@ -43,7 +43,7 @@ func newArmCommand(connection *kube.Connection, streams genericiooptions.IOStrea
 	faults := newFaultFlags()
 	cmd := &cobra.Command{
 		Use:   "arm RUN [--xid CODE | --error CODE | ...]",
-		Short: "Start the fault of a run, or a different fault, without a restart",
+		Short: "Start a run's fault, or a different one, without restarting the pods",
 		Long: `Start the fault of a run whose shim is loaded, without restarting the pods. Flags select a different fault; without flags, the run keeps its
 current fault. Processes notice the change at their next driver call, at most one second later. The count of trips (triggered faults) is reset.`,
 		Example: `  # Start a fault that was injected with --disarmed, or restart it
@@ -80,7 +80,7 @@ func newDisarmCommand(connection *kube.Connection, streams genericiooptions.IOSt
 	a := &arming{verb: "disarm", dryRun: "none", timeout: noticeTimeout}
 	cmd := &cobra.Command{
 		Use:   "disarm RUN",
-		Short: "Stop the fault of a run without a restart; the shim stays loaded and can be armed again",
+		Short: "Stop a run's fault without restarting the pods; the shim stays loaded and can be armed again",
 		Long: `Stop the fault of a run without restarting the pods: all calls pass through again. Processes notice the change at their next driver
 call, at most one second later; hanging calls return. Programs do not recover from errors that they have already received: most have
 exited, and the kubelet restarts their containers.

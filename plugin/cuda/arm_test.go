@@ -209,7 +209,7 @@ func TestProcessesThatDoNotNotice(t *testing.T) {
 		return []cudafault.Process{process(1, cudafault.StatusArmed)}
 	}
 	_, errOut, err := w.switching(t, "disarm", nil)
-	if err != nil || !strings.Contains(errOut, "1 process made no driver call since then") {
+	if err != nil || !strings.Contains(errOut, "no driver call since then from 1 process") {
 		t.Errorf("%v\n%s", err, errOut)
 	}
 

@@ -14,7 +14,8 @@ func (in *injecting) before(say func(string, ...any), d *decided, kubeContext st
 	say("%s in namespace %s, %s, in context %q", d.workload.Ref(), d.workload.Target().Namespace, d.containers(),
 		kubeContext)
 	say("Fault: %s.", in.fault.Summary())
-	say("How: a volume with the shim from a ConfigMap, and %s, are added to the pod template. %s", cudashim.PreloadVar,
+	say("How: a volume that contains the shim, from a ConfigMap, and %s are added to the pod template. "+
+		"%s", cudashim.PreloadVar,
 		in.replaced(d))
 	say("When: %s", in.begins(d))
 	if len(in.pinTo) > 0 {
@@ -54,7 +55,7 @@ func reverting(how cudashim.Replacement) string {
 	case cudashim.NextJob:
 		return "after which the idle shim stays in running jobs, and the next job starts without it"
 	case cudashim.Recreate:
-		return "which recreates the workload, so that its work starts over again"
+		return "which recreates the workload, so its work starts over"
 	case cudashim.Unknown:
 		return "after which the workload's controller decides when to replace the pods; until then the idle shim stays in them"
 	default:
@@ -72,7 +73,7 @@ func (in *injecting) begins(d *decided) string {
 	case in.atStart, d.replaced == cudashim.OnDelete, d.replaced == cudashim.NextJob, d.replaced == cudashim.Paused:
 		return "from the first call of the new pods."
 	default:
-		return "once the new pods are ready and have called the driver, or have not called it for 10 seconds."
+		return "once the new pods are ready, and have called the driver or made no driver call for 10 seconds."
 	}
 }
 
@@ -93,8 +94,8 @@ func (in *injecting) notes(d *decided) []string {
 	notes := slices.Clone(d.notes)
 	if in.ttl.TTL > 0 && in.ttl.TTL < in.timeout {
 		notes = append(notes,
-			fmt.Sprintf("the rollout may take %s (--timeout), but the fault expires %s from now (--ttl): "+
-				"if the rollout takes longer, nothing is armed", in.timeout, in.ttl.TTL))
+			fmt.Sprintf("the rollout may take %s (--timeout), but the fault expires %s from now (--ttl): if the "+
+				"rollout takes longer, the fault is not armed", in.timeout, in.ttl.TTL))
 	}
 	if !d.onGPUs() {
 		notes = append(notes,

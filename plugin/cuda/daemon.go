@@ -224,8 +224,9 @@ func (d *Daemon) prove(
 		return nil, err
 	}
 	if !p.isLoaded(ctx) {
-		return nil, fmt.Errorf("no program in pod %s has called NVML or CUDA within %s: it is linked statically, does not use "+
-			"glibc, or does not read NVML; specify another program with --daemonset NAMESPACE/NAME", copied.Pod.Name, grace)
+		return nil, fmt.Errorf("no program in pod %s has called NVML or CUDA within %s: the pod's program is linked "+
+			"statically, does not use glibc, or does not read NVML; specify another program with --daemonset "+
+			"NAMESPACE/NAME", copied.Pod.Name, grace)
 	}
 	before, err := copied.Published(ctx)
 	if err != nil {
@@ -272,7 +273,7 @@ func reaction(changed []string, publishes bool, controller string, after time.Du
 	if publishes {
 		text = "no device has a new taint, and " + text
 	}
-	return ledger.NewEvidence(source, "%s, %s after the fault: %s ignores it", text, reactionTime, controller)
+	return ledger.NewEvidence(source, "%s, %s after the fault: %s ignores the fault", text, reactionTime, controller)
 }
 
 // isLoaded reports whether a process of each pod has called the driver through the shim.

@@ -45,7 +45,7 @@ func TestSuppliesDevices(t *testing.T) {
 // that it ignores the fault only if no device has a new taint either.
 func TestReactionText(t *testing.T) {
 	t.Parallel()
-	const same, ignores = "the number of allocatable devices is unchanged", ", 15s after the fault: c ignores it"
+	const same, ignores = "the number of allocatable devices is unchanged", ", 15s after the fault: c ignores the fault"
 	for _, test := range []struct {
 		changed   []string
 		publishes bool

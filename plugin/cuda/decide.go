@@ -144,7 +144,7 @@ func budgets(ctx context.Context, cluster *cudashim.Cluster, w *cudashim.Workloa
 		if err != nil || selector.Empty() || !selector.Matches(labels.Set(set)) {
 			continue
 		}
-		names = append(names, fmt.Sprintf("%s (must be healthy: %d of %s)", budget.Name, budget.Status.DesiredHealthy,
+		names = append(names, fmt.Sprintf("%s (%d of %s must be healthy)", budget.Name, budget.Status.DesiredHealthy,
 			count.Of(budget.Status.ExpectedPods, "pod")))
 	}
 	return names

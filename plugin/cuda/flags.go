@@ -53,13 +53,15 @@ func (f *faultFlags) addFlags(cmd *cobra.Command) {
 	own.StringVar(&f.error, "error", "",
 		"CUDA error that calls return, as a name or number: launch-failed, CUDA_ERROR_ECC_UNCORRECTABLE, 719")
 	own.StringVar(&f.phaseNew, "phase-new", "",
-		"CUDA error in processes that start after the fault has hit a process, instead of the profile's error; none for no error")
+		"CUDA error that replaces the profile's error in processes that start after the fault has hit a process; "+
+			"none for no error")
 	own.StringVar(&f.nvml, "nvml", "",
-		"NVML error, such as gpu-is-lost or 15, after the fault has hit a process, instead of the profile's error; none for no effect on NVML")
+		"NVML error that replaces the profile's error after the fault has hit a process, such as gpu-is-lost or 15; "+
+			"none for no effect on NVML")
 	own.BoolVar(&f.sticky, "sticky", false,
 		"Fail all calls of a process after its first error, until it exits (default: depends on the error, as on hardware)")
 	own.BoolVar(&f.what.DriverMismatch, "driver-mismatch", false,
-		"Simulate a driver version mismatch in new processes: CUDA error 803, NVML 18")
+		"Simulate a driver version mismatch in new processes: CUDA error 803, NVML error 18")
 	own.BoolVar(&f.what.FabricNotReady, "fabric-not-ready", false,
 		"Simulate a stopped fabric manager in new processes: CUDA error 802")
 	own.BoolVar(&f.what.Hang, "hang", false,
@@ -68,17 +70,18 @@ func (f *faultFlags) addFlags(cmd *cobra.Command) {
 		"Delay of each copy, launch and waiting call, or of each call selected by --xid, --error or --function")
 	own.DurationVar(&f.what.Jitter, "jitter", 0, "Maximum random delay added to --latency, uniformly distributed")
 	own.StringVar(&f.memLimit, "mem-limit", "",
-		"Apparent memory of each device, such as 8Gi; allocations beyond it fail with out of memory")
+		"Apparent memory of each device, such as 8Gi; allocations beyond it fail with an out-of-memory error")
 	own.StringVar(&f.hideDevices, "hide-devices", "", "Devices hidden from processes, such as 0,2-3, or all")
 	own.Float64Var(&f.what.CorruptD2H, "corrupt-d2h", 0,
 		"Fraction of device-to-host copies in which a bit is flipped, above 0, up to 1; each flip is logged to stderr")
 	// When.
 	own.StringVar(&f.what.Function, "function", "",
-		"Driver functions whose calls match, as a name or glob such as 'cuMemAlloc*'; with --error, these calls fail")
+		"Driver functions whose calls are selected, as a name or glob such as 'cuMemAlloc*'; with --error, these "+
+			"calls fail")
 	own.Uint64Var(&f.what.AfterCalls, "after-calls", 0, "Number of calls in each process before the fault starts")
 	own.DurationVar(&f.what.After, "after", 0,
-		"Time before the fault starts, from arming or, in processes that start later, from their first call")
-	own.Uint64Var(&f.what.Every, "every", 0, "Trigger the fault only at every Nth call")
+		"Time before the fault starts, counted from arming or, in processes that start later, from their first call")
+	own.Uint64Var(&f.what.Every, "every", 0, "Trigger the fault only on every Nth call")
 	own.Float64Var(&f.what.Probability, "probability", 0, "Probability that a call triggers the fault, above 0, up to 1")
 	own.Uint64Var(&f.what.Seed, "seed", 0, "Random seed; with the same seed, the same calls trigger the fault")
 	own.StringVar(&f.window, "window", "",
@@ -93,7 +96,7 @@ func (f *faultFlags) addFlags(cmd *cobra.Command) {
 	own.StringVar(&f.what.Process, "process", "",
 		"Processes that have the fault: a glob for the name of the program, process or script, such as 'train*.py'")
 	own.StringVar(&f.layer, "layer", f.layer,
-		"driver (every CUDA program) or runtime (only calls of a dynamically linked CUDA runtime, for comparison)")
+		"driver (every CUDA program) or runtime (only calls to a dynamically linked CUDA runtime, for comparison)")
 	own.BoolVar(&f.what.Quiet, "quiet", false, "Do not log to stderr when a process first triggers the fault")
 	f.own = own
 	cmd.Flags().AddFlagSet(own)
@@ -208,8 +211,8 @@ func (f *faultFlags) checkZero(flags *pflag.FlagSet) error {
 		zero bool
 		why  string
 	}{
-		{"xid", f.what.XID <= 0, "must be the number of an XID, such as 79"},
-		{"every", f.what.Every == 0, "must be 1 (each call) or more, such as 10 for every tenth"},
+		{"xid", f.what.XID <= 0, "must be an XID number, such as 79"},
+		{"every", f.what.Every == 0, "must be 1 (each call) or more, such as 10 for every tenth call"},
 		{"max", f.what.Max == 0, "must be 1 or more; omit the flag for no limit"},
 		{"probability", f.what.Probability == 0, "must be above 0 and at most 1 (always)"},
 		{"corrupt-d2h", f.what.CorruptD2H == 0, "must be above 0 and at most 1 (each copy)"},

@@ -85,7 +85,7 @@ func TestBadFaultFlags(t *testing.T) {
 	for line, want := range map[string]string{
 		"":                               "no effect is specified",
 		"--ttl 5m":                       "no effect is specified",
-		"--xid 0":                        `"0" for --xid: must be the number`,
+		"--xid 0":                        `"0" for --xid: must be an XID number`,
 		"--xid -79":                      `"-79" for --xid`,
 		"--xid nvlink":                   "nvlink",
 		"--xid 62":                       "supported values: 13, 31",

@@ -129,11 +129,12 @@ func (in *injecting) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 		"Load the shim without starting the fault; use `cuda arm` to start it")
 	flags.Lookup("disarmed").Usage = "Load the shim without starting the fault; use cuda arm to start it"
 	flags.BoolVar(&in.atStart, "at-start", false,
-		"Start the fault at the first driver call of the new pods, instead of when they are ready")
+		"Start the fault at the new pods' first driver call, instead of waiting until they are ready")
 	flags.BoolVar(&in.recreate, "recreate", false,
 		"Allow recreating workloads that cannot be changed, such as Jobs; their work starts over")
 	flags.BoolVar(&in.audit, "audit", false,
-		"Load the shim with LD_AUDIT instead of LD_PRELOAD, which also affects plugins opened with RTLD_DEEPBIND; glibc only")
+		"Load the shim with LD_AUDIT instead of LD_PRELOAD, to also affect plugins opened with RTLD_DEEPBIND; glibc "+
+			"only")
 	in.ttl.AddFlags(flags)
 	in.dryRun.AddFlag(cmd, dryrun.Usage, dryrun.Modes()...)
 	flags.BoolVarP(&in.yes, "yes", "y", false, "Do not ask for confirmation")

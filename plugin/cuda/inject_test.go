@@ -152,7 +152,7 @@ func TestBefore(t *testing.T) {
 			in.onlyOn, in.pinTo, in.pin = []string{"gpu-1"}, []string{"gpu-1", "gpu-2"}, "soft"
 		}, func(d *decided) {
 			d.notes = []string{"Argo CD manages it"}
-			d.budgets = []string{"web (must be healthy: 2 of 3 pods)"}
+			d.budgets = []string{"web (2 of 3 pods must be healthy)"}
 			d.unread = []string{"registry.local/vllm:1 (its registry does not answer)"}
 			d.without = []string{"riscv64"}
 		}},

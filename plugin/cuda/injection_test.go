@@ -166,7 +166,7 @@ func TestATTLShorterThanTheRollout(t *testing.T) {
 	for limit, noted := range map[time.Duration]bool{time.Minute: true, time.Hour: false, 0: false} {
 		in := asked(func(in *injecting) { in.ttl, in.timeout = ttl.Flags{TTL: limit}, 5*time.Minute })
 		notes := strings.Join(in.notes(&decided{workload: deployment("")}), "\n")
-		if strings.Contains(notes, "nothing is armed") != noted {
+		if strings.Contains(notes, "the fault is not armed") != noted {
 			t.Errorf("%s: %s", limit, notes)
 		}
 	}

@@ -61,7 +61,7 @@ func (s *switching) await(ctx context.Context, p *inPlace, next cudafault.State)
 	}
 	if pending > 0 {
 		printer.Talk(s.streams.ErrOut,
-			"%s made no driver call since then; running processes notice the change at their next call",
+			"no driver call since then from %s; running processes notice the change at their next call",
 			count.Of(pending, "process"))
 	}
 	printer.Talk(s.streams.ErrOut, "run %s is %sed, %s", s.id, s.verb, end(p.run))

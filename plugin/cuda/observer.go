@@ -204,7 +204,7 @@ func explainExec(err error) (why string, missing bool) {
 	case strings.Contains(text, "no such file or directory") && strings.Contains(text, cudashim.LibraryDir):
 		return "the shim's file is missing in the container", true
 	case strings.Contains(text, "exec format error"):
-		return "the shim's file is for a different architecture than the node", true
+		return "the shim's file is for a different architecture than the node's", true
 	case strings.Contains(text, "container not found"), strings.Contains(text, "is not running"),
 		strings.Contains(text, "not created or running"),
 		strings.Contains(text, "cannot exec in a stopped"):

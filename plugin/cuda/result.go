@@ -69,7 +69,7 @@ func (in *injecting) outcome(d *decided, run ledger.Run) string {
 	case inPods:
 		return d.workload.Ref() + " has the fault"
 	case in.disarmed:
-		return "new pods of " + d.workload.Ref() + " will have the shim, disarmed"
+		return "new pods of " + d.workload.Ref() + " will have the disarmed shim"
 	default:
 		return "new pods of " + d.workload.Ref() + " will have the fault"
 	}

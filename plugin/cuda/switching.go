@@ -220,7 +220,8 @@ func (s *switching) before(p *inPlace, asked *cudafault.Fault, now time.Time, ku
 	say := func(format string, args ...any) { printer.Talk(s.streams.ErrOut, format, args...) }
 	say("%s on %s in namespace %s, in context %q; %s", s.id, p.data.Ref(), p.data.Namespace, kubeContext, p.phase(now))
 	if s.verb == "disarm" {
-		say("All calls will pass through. The shim stays loaded: `cuda arm %s` starts the fault again, `revert %s` removes the shim.",
+		say("All calls will pass through. The shim stays loaded: `cuda arm %s` starts the fault again, and `revert "+
+			"%s` removes the shim.",
 			s.id, s.id)
 	} else {
 		what := without(p.run.Summary)
@@ -228,10 +229,11 @@ func (s *switching) before(p *inPlace, asked *cudafault.Fault, now time.Time, ku
 			what = asked.Summary()
 		}
 		say("Fault: %s.", what)
-		say("Duration: %s. Undo: `cuda disarm %s` stops the fault, `revert %s` removes the shim.", end(p.run), s.id,
+		say("Duration: %s. Undo: `cuda disarm %s` stops the fault, and `revert %s` removes the shim.", end(p.run), s.id,
 			s.id)
 	}
-	say("No pod is replaced. Processes notice the change at their next driver call, at most one second later.")
+	say("No pod is replaced. Processes notice the change at their next driver call, or up to one second after that " +
+		"call.")
 	say("")
 }
 

@@ -166,8 +166,9 @@ func (t *tainting) run(ctx context.Context, connection *kube.Connection, streams
 func ruleVersion(mapper meta.RESTMapper) (string, error) {
 	mapping, err := mapper.RESTMapping(schema.GroupKind{Group: resourcev1.GroupName, Kind: dra.RuleKind})
 	if meta.IsNoMatchError(err) {
-		return "", errors.New("the cluster does not serve DeviceTaintRules of resource.k8s.io: " +
-			"enable the feature gate DRADeviceTaintRules (Kubernetes 1.35 or later) and the API version in kube-apiserver (--runtime-config)")
+		return "", errors.New("the cluster does not serve DeviceTaintRules of resource.k8s.io: enable the " +
+			"DRADeviceTaintRules feature gate (Kubernetes 1.35 or later) and the API version in kube-apiserver " +
+			"(--runtime-config)")
 	}
 	if err != nil {
 		return "", kube.Explain(err)
@@ -253,5 +254,6 @@ func (t *tainting) describe(say func(string, ...any), evicted []dra.Pod) {
 			strings.Join(names, ", "))
 	}
 	say("How: a DeviceTaintRule for each device. Nothing on the node is changed.")
-	say("Duration: until you revert the run: `kubectl gpu-fault revert RUN`, or `revert --expired` when the TTL has expired.")
+	say("Duration: until you revert the run with `kubectl gpu-fault revert RUN`, or with `revert --expired` after " +
+		"the TTL has expired.")
 }

@@ -92,7 +92,7 @@ func (f *failing) validate() (err error) {
 	case slices.ContainsFunc(f.devices, func(id string) bool { return strings.TrimSpace(id) == "" }):
 		return errors.New("--device contains an empty ID: is a variable unset?")
 	case f.TTL.TTL == 0:
-		return errors.New("--ttl 0 is not supported: the process on the node requires a time at which to end the fault")
+		return errors.New("--ttl 0 is not supported: the process on the node must know when to end the fault")
 	}
 	if f.gpu != "" {
 		if f.gpus, err = gpus.Parse(f.gpu); err != nil {
@@ -200,7 +200,8 @@ func (f *failing) String() string {
 // describe describes the planned change and how it ends.
 func (f *failing) describe(say func(string, ...any)) {
 	say("What: the kubelet considers the devices unhealthy. The node has fewer allocatable devices; running pods are not stopped.")
-	say("How: a privileged pod%s starts a process that reports the devices to the kubelet. Nothing is changed or restarted.",
+	say("How: a privileged pod%s starts a process that reports the devices to the kubelet as unhealthy. Nothing is "+
+		"changed or restarted.",
 		f.Pods.OtherImage())
 	say("Duration: %s. Undo: `kubectl gpu-fault revert RUN`. The fault also ends if the kubelet or the device plugin restarts.",
 		f.TTL.String())

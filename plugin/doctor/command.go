@@ -95,7 +95,7 @@ func (o *options) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 	flags.StringVar(&o.minSeverity, "min-severity", o.minSeverity,
 		"Lowest severity of findings to show: info, warning or error")
 	flags.StringVar(&o.failOn, "fail-on", o.failOn,
-		"Lowest severity that makes doctor exit with 2: error, warning or never")
+		"Lowest severity that makes doctor exit with code 2: error, warning or never")
 	flags.BoolVar(&o.allowUnknown, "allow-unknown", false,
 		"With --fail-on: do not fail because of checks that could not run")
 	flags.StringVar(&o.ignoreFile, "ignore-file", "",

@@ -111,7 +111,8 @@ func (g *gathering) choose(s *snapshot.Snapshot) ([]string, error) {
 		return nil, nil
 	default:
 		why = engine.NotAsked +
-			": according to the API, it looks healthy or similar to nodes that were inspected (to include it, use --all-gpu-nodes)"
+			": according to the API, it looks healthy or is similar to nodes that were inspected (to include it, use " +
+			"--all-gpu-nodes)"
 		names = g.source.Suspicious(s)
 	}
 	slices.Sort(names)
@@ -154,7 +155,7 @@ func exist(s *snapshot.Snapshot, names []string) error {
 		if len(all) > 0 && !slices.Contains(all, name) {
 			err := fault.NodeNotFound(name, all)
 			if subcommand := suggest.Nearest(name, []string{"explain", "checks", "signatures"}); subcommand != "" {
-				return fmt.Errorf("%w, or the subcommand %s", err, subcommand)
+				return fmt.Errorf("%w, or the %s subcommand", err, subcommand)
 			}
 			return err
 		}

@@ -224,7 +224,7 @@ func TestReadingIsBounded(t *testing.T) {
 func TestNamesOfNodesThatAreNotThere(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
-		"gpu-11": "did you mean gpu-1", "explian": "or the subcommand explain",
+		"gpu-11": "did you mean gpu-1", "explian": "or the explain subcommand",
 	} {
 		if _, r, _, err := gatherWith(t, func(g *gathering) { g.nodes = []string{name} }); err == nil ||
 			!strings.Contains(err.Error(), want) || len(r.read) > 0 {

@@ -87,7 +87,7 @@ func (e *examination) unreadable(ctx context.Context, cluster *kube.Cluster) str
 	for _, need := range missing {
 		words = append(words, need.String())
 	}
-	return fmt.Sprintf("Warning: you are not allowed to %s; checks that need this report unknown; %s",
+	return fmt.Sprintf("Warning: you are not allowed to %s; checks that need this permission report unknown; %s",
 		strings.Join(words, ", "), e.connection.Grant(""))
 }
 

@@ -34,7 +34,8 @@ func (f *Flags) AddFlags(cmd *cobra.Command, format *printer.Format) {
 		"Reactions of the cluster to wait for, such as cordon,drain or cordon=NVSentinel; the exit code is 2 if one does not happen")
 	flags.StringSliceVar(&f.not, "expect-not", nil, "Reactions that must not happen")
 	flags.StringSliceVar(&f.within, "within", nil,
-		"Deadline of the reactions, counted from the fault's verification: 2m for all, or cordon=2m,drain=9m for some (default 5m)")
+		"Deadline for the reactions, counted from the fault's verification: 2m for all, or cordon=2m,drain=9m for "+
+			"some (default 5m)")
 	for _, name := range []string{"expect", "expect-not"} {
 		_ = cmd.RegisterFlagCompletionFunc(name, completeReactions)
 	}

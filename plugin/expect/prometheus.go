@@ -19,7 +19,8 @@ func Prometheus(out io.Writer, r experiment.Result) error {
 	took := metric{"gpufault_experiment_duration_seconds", "Time from the start to the end of the experiment.", nil}
 	ended := metric{"gpufault_experiment_end_timestamp_seconds", "Unix time of the end of the experiment.", nil}
 	met := metric{"gpufault_expectation_met", "Whether the expectation was met.", nil}
-	limit := metric{"gpufault_expectation_limit_seconds", "Deadline of the expectation, relative to the verification of the fault.", nil}
+	limit := metric{"gpufault_expectation_limit_seconds", "Deadline for the expectation, relative to the " +
+		"verification of the fault.", nil}
 	reaction := metric{"gpufault_reaction_seconds", "Time from the verification of the fault to the reaction.", nil}
 	passed.add(whole, number(r.Passed))
 	took.add(whole, r.Ended.Sub(r.Started).Seconds())

@@ -192,7 +192,8 @@ func (o *options) checkWords(commands [][]string) error {
 				connection.ShorthandLookup(word[1:2]) != nil
 			long := strings.HasPrefix(word, "--") && name != "namespace" && connection.Lookup(name) != nil
 			if short || long {
-				return fmt.Errorf("%s: %s is not allowed in an experiment; pass it to run", strings.Join(line, " "), word)
+				return fmt.Errorf("%s: %s is not allowed in an experiment; pass it to the run "+
+					"command", strings.Join(line, " "), word)
 			}
 		}
 	}

@@ -53,7 +53,7 @@ func (f *revertFlags) previewAll(
 	ctx context.Context, s *fault.Session, streams genericiooptions.IOStreams, runs []ledger.Run,
 ) {
 	for _, id := range f.fleets {
-		printer.Talk(streams.ErrOut, "%s: the Job is deleted, and its pods undo their changes", id)
+		printer.Talk(streams.ErrOut, "%s: deleting the Job; its pods will undo their changes", id)
 	}
 	seen := map[string]int{}
 	for _, run := range runs {

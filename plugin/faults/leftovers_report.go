@@ -101,7 +101,8 @@ func (r *leftoversReport) left() string {
 	if r.found.InUse == 0 {
 		return ""
 	}
-	return fmt.Sprintf("; %s of active runs in place: kubectl gpu-fault list", count.Of(r.found.InUse, "object"))
+	return fmt.Sprintf("; %s of active runs remain in place: see kubectl gpu-fault "+
+		"list", count.Of(r.found.InUse, "object"))
 }
 
 func (r *leftoversReport) write() error {

@@ -36,7 +36,7 @@ func NewListCommand(connection *kube.Connection, streams genericiooptions.IOStre
 	)
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the open runs: which faults are in place, where, by whom and until when",
+		Short: "List the open runs: which faults are in place and where, who started them, and when they end",
 		Example: `  # List the open runs
   kubectl gpu-fault list
 

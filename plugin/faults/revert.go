@@ -60,7 +60,7 @@ func NewRevertCommand(connection *kube.Connection, streams genericiooptions.IOSt
 	f.pods.AnyBuild = true
 	cmd := &cobra.Command{
 		Use:   "revert (RUN... | --all | --expired | --node NODE)",
-		Short: "Revert runs, from any machine, even if their client died",
+		Short: "Revert one or more runs, from any machine, even if the client that started them has died",
 		Long: `Revert runs: restore everything that no other client has changed since, delete leftover debug pods, release the locks and close the record.
 
 Anything that another client has changed since then is skipped and reported as superseded. Anything that cannot be undone, such as lines in a kernel
@@ -211,7 +211,7 @@ func (f *revertFlags) find(ctx context.Context, store *ledger.Store) (runs []led
 				return nil, nil, err
 			default: // the other runs are still reverted
 				unreadable = errors.Join(unreadable, fmt.Errorf("run %s was not reverted: %w; `kubectl gpu-fault leftovers --nodes` "+
-					"finds what a run without a usable record has left", id, kube.Explain(err)))
+					"finds what a run without a usable record has left behind", id, kube.Explain(err)))
 			}
 		}
 		return runs, unreadable, nil

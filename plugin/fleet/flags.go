@@ -41,7 +41,7 @@ func (f *Flags) AddFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.InCluster, inCluster, false,
 		"Inject from pods in the cluster, for many nodes; requires an --image from kubectl gpu-fault image push --with-plugin")
 	flags.IntVar(&f.NodesPerPod, nodesPerPod, f.NodesPerPod, "With --in-cluster, number of nodes per pod, 1 to 500")
-	flags.StringVar(&f.directory, shardFlag, "", "Directory with the plan of the fleet")
+	flags.StringVar(&f.directory, shardFlag, "", "Directory with the fleet's plan")
 	_ = flags.MarkHidden(shardFlag)
 }
 
@@ -81,7 +81,7 @@ func (f *Flags) Prepare(cmd *cobra.Command, words, nodes []string) ([]string, er
 	}
 	index, err := strconv.Atoi(os.Getenv("JOB_COMPLETION_INDEX"))
 	if err != nil {
-		return nil, errors.New("JOB_COMPLETION_INDEX is not set: the Jobs of --in-cluster set it")
+		return nil, errors.New("JOB_COMPLETION_INDEX is not set: the Jobs created by --in-cluster set it")
 	}
 	shard, err := fleet.LoadShard(f.directory, index, clientBuild())
 	if err != nil {

@@ -146,7 +146,7 @@ func (l *Launch) Run(ctx context.Context) error {
 	cancel()
 	errs := []error{err}
 	if followed != nil {
-		show("stopping: the pods undo their changes")
+		show("stopping: the pods are undoing their changes")
 		errs = append(errs, fmt.Errorf("fleet %s was stopped: %w", l.plan.ID, followed))
 	}
 	errs = append(errs, client.Stop(ctx, l.plan.ID))
@@ -157,7 +157,7 @@ func (l *Launch) Run(ctx context.Context) error {
 		return errors.Join(append(errs, err)...)
 	}
 	if _, err := store.Prune(after, ledger.HistoryLimit); err != nil {
-		report.Note(fmt.Sprintf("Warning: old records are kept: %v", err))
+		report.Note(fmt.Sprintf("Warning: old records were not deleted: %v", err))
 	}
 	for _, bad := range found.Unreadable {
 		errs = append(errs, fmt.Errorf("record %s cannot be read: %w", bad.Name, bad.Err))

@@ -20,7 +20,8 @@ const thisProgram = "this"
 
 func (c *content) addFlag(flags *pflag.FlagSet) {
 	flags.StringVar(&c.plugin, "with-plugin", "",
-		"Also include the plugin, for --in-cluster: this program if it is for Linux, otherwise FILE, from the Linux archive of a release")
+		"Also include the plugin, for --in-cluster: this executable if it is for Linux, otherwise FILE from the "+
+			"Linux archive of a release")
 	flags.Lookup("with-plugin").NoOptDefVal = thisProgram
 }
 
@@ -55,8 +56,8 @@ func (c *content) file(goos string) (string, error) {
 		return c.plugin, nil
 	}
 	if goos != "linux" {
-		return "", fmt.Errorf("this program is for %s: specify --with-plugin=FILE with the kubectl-gpu_fault from the "+
-			"Linux archive of the same release", goos)
+		return "", fmt.Errorf("this program is for %s: specify --with-plugin=FILE with the kubectl-gpu_fault "+
+			"executable from the Linux archive of the same release", goos)
 	}
 	return os.Executable()
 }

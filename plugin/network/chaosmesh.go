@@ -45,8 +45,8 @@ func (p *partition) validateVia() error {
 	for _, o := range slices.Concat(p.sent, p.received) {
 		switch {
 		case o.dns:
-			return errors.New("--via chaos-mesh does not support the peer dns: a NetworkChaos selects packets by address, " +
-				"not by port")
+			return errors.New("--via chaos-mesh does not support the dns peer: a NetworkChaos selects packets by " +
+				"address, not by port")
 		case o.network.IsValid() && !o.network.Addr().Is4():
 			return fmt.Errorf("--via chaos-mesh does not support the peer %s: Chaos Mesh handles IPv4 only", o.text)
 		}

@@ -57,7 +57,7 @@ func TestValidateVia(t *testing.T) {
 		},
 		"dns": {
 			change: func(p *partition) { p.Nodes.Pod, p.to = "a", []string{"dns"} },
-			want:   "the peer dns",
+			want:   "the dns peer",
 		},
 		"IPv6": {
 			change: func(p *partition) { p.Nodes.Pod, p.to = "a", []string{"fd00::/8"} },

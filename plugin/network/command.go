@@ -14,7 +14,7 @@ import (
 func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "network partition | loss | slow",
-		Short: "Cut pods off from other pods, DNS or networks, drop some of their packets or slow them down",
+		Short: "Cut pods off from other pods, DNS or networks, drop some of their packets, or slow the packets down",
 		Long: `Cut pods off from other pods, DNS or networks, drop some of their packets, or slow the packets down, with rules in the nodes'
 kernels.`,
 		Example: `  # Cut a pod off from everything for five minutes

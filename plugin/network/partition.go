@@ -137,7 +137,7 @@ func (p *partition) validate() (err error) {
 	case p.port < 0 || p.port > 65535:
 		return fmt.Errorf("invalid value %d for --port: must be 1 to 65535", p.port)
 	case p.TTL.TTL == 0:
-		return errors.New("--ttl 0 is not supported: the node's kernel and Chaos Mesh require a time at which to end the fault")
+		return errors.New("--ttl 0 is not supported: the node's kernel and Chaos Mesh must know when to end the fault")
 	}
 	if p.sent, err = parsePeers("to", p.to); err != nil {
 		return err
@@ -149,7 +149,7 @@ func (p *partition) validate() (err error) {
 		p.sent, p.received = p.defaultPeers()
 	}
 	if p.port != 0 && slices.ContainsFunc(slices.Concat(p.sent, p.received), func(o peer) bool { return o.dns }) {
-		return errors.New("--port and the peer dns cannot be used together: dns is port 53")
+		return errors.New("--port and the dns peer cannot be used together: dns is port 53")
 	}
 	if err := p.validateVia(); err != nil {
 		return err
@@ -380,9 +380,11 @@ func (p *partition) describe(say func(string, ...any), pods []string, omitted st
 func (p *partition) describeChaos(say func(string, ...any), pods string) {
 	say("What: Chaos Mesh injects a fault into %s: %s %s.", pods, p.effect(), p.peers())
 	if slices.ContainsFunc(p.received, func(o peer) bool { return o.text == peerAny }) {
-		say("Note: packets from the pods' own nodes are also dropped, so the kubelet's probes fail and it may restart containers.")
+		say("Note: packets from the pods' own nodes are also dropped, so probes fail and the kubelet may restart " +
+			"containers.")
 	}
-	say("How: NetworkChaos objects, and no debug pod. To verify the fault, the command reads the status that Chaos Mesh reports.")
+	say("How: with NetworkChaos objects, without a debug pod. To verify the fault, the command reads the status that " +
+		"Chaos Mesh reports.")
 	say("Duration: %s. Undo: `kubectl gpu-fault revert RUN`. Chaos Mesh ends the fault when the TTL expires; the objects remain until "+
 		"the revert.", p.TTL.String())
 }

@@ -50,7 +50,7 @@ func parsePeers(flag string, values []string) (all []peer, _ error) {
 	isAny := func(p peer) bool { return p.text == peerAny }
 	switch {
 	case len(all) > maxPeers:
-		return nil, fmt.Errorf("--%s has %s: must be at most %d", flag, count.Of(len(all), "peer"), maxPeers)
+		return nil, fmt.Errorf("--%s has %s, but the maximum is %d", flag, count.Of(len(all), "peer"), maxPeers)
 	case len(all) > 1 && slices.ContainsFunc(all, isAny):
 		return nil, fmt.Errorf("--%s any already includes all other peers", flag)
 	}

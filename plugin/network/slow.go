@@ -19,7 +19,7 @@ func newSlowCommand(connection *kube.Connection, streams genericiooptions.IOStre
 	var rate string
 	cmd := &cobra.Command{
 		Use:   "slow (--pod POD | --workload TYPE/NAME | NODE... | -l SELECTOR) [--latency TIME [--jitter TIME]] [--rate RATE] [--from PEER]...",
-		Short: "Delay the packets that pods receive or limit their rate, until the run is reverted or expires",
+		Short: "Delay the packets that pods receive, or limit their rate, until the run is reverted or expires",
 		Long: `Delay the packets that pods receive from their peers, or limit their rate, in the kernel of the pods' nodes, as a congested or a degraded
 link does.
 
@@ -49,7 +49,7 @@ also a response. The kernel ends the fault when the TTL expires.`,
 	flags.Lookup("from").Usage = "Slow down packets from this peer; may be specified up to 16 times"
 	flags.Lookup("port").Usage = "Port of the pods at which the packets arrive"
 	flags.DurationVar(&latency, "latency", 0, "Delay of packets, such as 100ms; at most 1m")
-	flags.DurationVar(&jitter, "jitter", 0, "Maximum random variation of the latency; at most the latency")
+	flags.DurationVar(&jitter, "jitter", 0, "Maximum random variation of the latency; must not exceed the latency")
 	flags.StringVar(&rate, "rate", "", "Maximum rate in bits per second, such as 10M; 8k to 100G")
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {

@@ -78,8 +78,8 @@ func (f *Flags) Validate() error {
 func (f *Flags) validateFleet() error {
 	switch {
 	case f.Fleet.InCluster && f.Expect.Given():
-		return errors.New("--in-cluster cannot be used with --expect and --expect-not: follow a run with " +
-			"`kubectl gpu-fault watch RUN`")
+		return errors.New("--in-cluster cannot be used with --expect or --expect-not: follow a run with `kubectl " +
+			"gpu-fault watch RUN`")
 	case f.Fleet.InCluster && f.Nodes.Pod != "":
 		return errors.New("--in-cluster cannot be used with --pod, which selects only one node: omit --in-cluster")
 	}

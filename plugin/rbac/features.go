@@ -117,7 +117,7 @@ func Features() []Feature {
 				return fault.Permissions(fault.BasePermissions(s.Ledger), xid.Permissions(s.Ledger),
 					xid.RealPermissions(s.Workloads)), nil
 			}},
-		{"scenario", "run scenarios: almost an administrator, root on every node",
+		{"scenario", "run scenarios: almost an administrator, with root on every node",
 			"Can read all Secrets and grant any permissions, and therefore do anything in the cluster. " + rootOnNodes,
 			func(s Scope) ([]fault.Permission, error) {
 				return scenario.Permissions(s.Ledger)
@@ -133,7 +133,7 @@ func Features() []Feature {
 			func(s Scope) ([]fault.Permission, error) {
 				return fault.Permissions(fault.BasePermissions(s.Ledger), fixes.AllPermissions()), nil
 			}},
-		{"list", "read the ledger: which faults are in place, by whom and until when",
+		{"list", "read the ledger: which faults are in place, who started them, and when they end",
 			"Can read all ConfigMaps in the ledger namespace, including which user ran which command.",
 			func(s Scope) ([]fault.Permission, error) {
 				return append(fault.ReadPermissions(s.Ledger), fault.Permission{Verb: "get", Resource: "namespaces"}),
@@ -147,7 +147,7 @@ func Features() []Feature {
 					fault.Permission{Verb: "get", Resource: "namespaces"}), nil
 			}},
 		{"remediation", "cordon and drain nodes, for run --simulate-remediation",
-			"Can change every node, such as its labels and taints, and evict every pod. " + writesLedger,
+			"Can change every node, including its labels and taints, and evict every pod. " + writesLedger,
 			func(s Scope) ([]fault.Permission, error) {
 				return experiment.RemediationPermissions(s.Ledger), nil
 			}},
@@ -156,7 +156,7 @@ func Features() []Feature {
 			func(s Scope) ([]fault.Permission, error) {
 				return fault.RevertPermissions(s.Ledger), nil
 			}},
-		{"leftovers", "find leftovers; --nodes also requires xid, and --clean an administrator",
+		{"leftovers", "find leftovers; --nodes also requires xid, and --clean requires an administrator",
 			"Can read all ConfigMaps, workloads and roles in all namespaces, including credentials in their values.",
 			func(Scope) ([]fault.Permission, error) {
 				return leftover.Permissions(), nil

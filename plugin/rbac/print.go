@@ -141,7 +141,7 @@ func (p *printing) print() error {
 		return err
 	}
 	for _, f := range chosen {
-		printer.Talk(p.streams.ErrOut, "Note: a user with the roles for %s: %s", f.Name, f.Reaches)
+		printer.Talk(p.streams.ErrOut, "Note about users with the roles for %s: %s", f.Name, f.Reaches)
 	}
 	if p.format.IsTable() {
 		table.NoHeader = p.format.NoHeader

@@ -99,7 +99,7 @@ func modeList() string {
 	for _, m := range containerd.Modes() {
 		line := fmt.Sprintf("  %-*s %s", name, m.Mode, m.Summary)
 		if m.NodeLoss {
-			line += " (the node is lost until the restore: --allow-node-loss)"
+			line += " (the node is lost until it is restored; requires --allow-node-loss)"
 		}
 		for _, part := range printer.WrapHanging(line, width, strings.Repeat(" ", name+3)) {
 			text.WriteString(part + "\n")

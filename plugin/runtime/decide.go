@@ -180,11 +180,12 @@ func describe(edits []patch.Edit) string {
 	for _, e := range edits {
 		switch {
 		case len(e.New) == 0:
-			parts = append(parts, fmt.Sprintf("%d bytes removed at %d", len(e.Old), e.Offset))
+			parts = append(parts, fmt.Sprintf("%d bytes removed at offset %d", len(e.Old), e.Offset))
 		case len(e.Old) == 0:
-			parts = append(parts, fmt.Sprintf("%d bytes inserted at %d", len(e.New), e.Offset))
+			parts = append(parts, fmt.Sprintf("%d bytes inserted at offset %d", len(e.New), e.Offset))
 		default:
-			parts = append(parts, fmt.Sprintf("%d bytes replaced with %d at %d", len(e.Old), len(e.New), e.Offset))
+			parts = append(parts, fmt.Sprintf("%d bytes replaced with %d bytes at offset "+
+				"%d", len(e.Old), len(e.New), e.Offset))
 		}
 	}
 	return strings.Join(parts, ", ")

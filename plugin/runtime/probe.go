@@ -75,7 +75,7 @@ func (p *probe) run(ctx context.Context, run ledger.Run, nodeName string) (evide
 		now, getErr := pods.Get(ctx, pod.Name, metav1.GetOptions{})
 		if getErr == nil && (now.Status.Phase == corev1.PodRunning || now.Status.Phase == corev1.PodSucceeded) {
 			return evidence,
-				fmt.Errorf("a pod with runtime class %s starts: the fault has no effect", p.class)
+				fmt.Errorf("a pod with runtime class %s started: the fault has no effect", p.class)
 		}
 		selector := fields.Set{"involvedObject.uid": string(pod.UID)}.AsSelector().String()
 		events, listErr := p.client.CoreV1().Events(p.namespace).List(ctx, metav1.ListOptions{FieldSelector: selector})

@@ -135,7 +135,7 @@ func (c *common) beforeEnd(ctx context.Context, lab *exercise.Lab, id string, ho
 		return "", err
 	}
 	say("Exercise:  %s (%s), started by %s", e.ID, e.Scenario, e.By)
-	say("Undoes:    everything that its run changed; its namespaces (%s) are deleted",
+	say("Undoes:    everything that its run changed; the exercise's namespaces (%s) are deleted",
 		strings.Join(e.Namespaces, ", "))
 	leftovers, err := lab.Leftovers(ctx, e.ID)
 	if err != nil {

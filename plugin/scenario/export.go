@@ -38,7 +38,8 @@ identity can start the scenario or read the answer.`,
 			}
 			if len(recipients) == 0 {
 				return errors.New(
-					"specify --recipient AGE, a public key that can decrypt the answer; age-keygen creates one",
+					"specify --recipient AGE, a public key whose private key can decrypt the answer; age-keygen " +
+						"creates both",
 				)
 			}
 			var to []age.Recipient

@@ -67,7 +67,8 @@ Grading can be repeated, because it does not end the exercise. The exit code is 
 	flags := cmd.Flags()
 	flags.BoolVar(&g.last, "last", false, "Show the latest grade without grading again")
 	flags.StringVar(&g.transcript, "transcript", "",
-		"Transcript from scenario record; the report then includes the times of the first request about the root cause and of the first change")
+		"Transcript that scenario record wrote; the report then includes the times of the first request about the "+
+			"root cause and of the first change")
 	_ = cmd.MarkFlagFilename("transcript", "jsonl")
 	flags.StringVar(&g.html, "html", "", "Also write the report to this file, as a self-contained HTML page")
 	flags.StringVarP(&g.output, "output", "o", "", "Output format: json, yaml, name, junit or jsonpath=TEMPLATE")

@@ -31,13 +31,13 @@ func Guide(r *scenario.Resolved) string {
 	line("    kubectl gpu-fault scenario reveal\n    kubectl gpu-fault scenario end\n")
 	line("## Briefing for the candidate\n\n%s\n", quote(r.Public.Briefing))
 	if r.Public.Simulated != "" {
-		line("Simulated, and not part of the fault:\n\n%s\n", quote(r.Public.Simulated))
+		line("This is simulated, and is not part of the fault:\n\n%s\n", quote(r.Public.Simulated))
 	}
 	if r.Public.Terraform != "" {
 		line("With `--terraform module`, the candidate also gets the lab's Terraform module and this text:\n\n%s\n",
 			quote(r.Public.Terraform))
 		line("The candidate fixes the cluster or the module. Submit the directory with `scenario submit --terraform module`. `grade` first applies the module with the candidate's permissions, " +
-			"and then evaluates the values of the module's resources of the google provider.\n")
+			"and then evaluates the values of the google provider's resources in the module.\n")
 	}
 	line("## Root cause\n\n%s\n", strings.TrimSpace(r.Sealed.Story))
 	line("| | |\n|---|---|")
@@ -71,8 +71,8 @@ func Guide(r *scenario.Resolved) string {
 	if w == (scenario.Weights{}) {
 		w = scenario.DefaultWeights
 	}
-	line("`grade` gives points for a workload that recovers and remains healthy (%s), a correct diagnosis (%d), leaving everything else unchanged (%d), the time (%d), and unused hints (%d). "+
-		"You evaluate the rest:\n",
+	line("`grade` gives points for the workload's lasting recovery (%s), a correct diagnosis (%d), no other changes "+
+		"(%d), the time taken (%d), and unused hints (%d). You evaluate the rest:\n",
 		count.Of(w.Fixed, "point"), w.Diagnosis, w.Collateral, w.Time, w.Hints)
 	for _, c := range r.Sealed.Criteria {
 		line("- [ ] %s", strings.TrimSpace(c))

@@ -26,7 +26,7 @@ type isolation struct {
 
 func (i *isolation) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&i.dir, "agent-dir", "",
-		"Directory that contains the agent's files; its working directory, read-only")
+		"Directory with the agent's files; used as the agent's read-only working directory")
 	flags.StringSliceVar(&i.env, "agent-env", nil, "Environment variables to pass to the agent, such as API keys")
 	flags.StringSliceVar(&i.hosts, "agent-host", nil,
 		"Hosts that the agent may connect to, as HOST or HOST:PORT, through the proxy in HTTPS_PROXY")

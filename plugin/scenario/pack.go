@@ -36,7 +36,7 @@ func (p *packFlags) addFlags(cmd *cobra.Command) {
 // packs.
 func (p *packFlags) addTrust(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&p.trust, "trust-pack", false,
-		"Allow the potentially harmful actions in --file that the command lists; --yes does not")
+		"Allow the potentially harmful actions that the command lists for --file; --yes does not allow them")
 }
 
 // consent asks for confirmation of potentially harmful steps in a third-party scenario.

@@ -194,7 +194,8 @@ func (r *recording) print() error {
 	if err := table.Write(r.streams.Out); err != nil {
 		return err
 	}
-	printer.Talk(r.streams.ErrOut, "%s, of these %s; %s contains all of them", count.Of(all.Requests, "request"),
+	printer.Talk(r.streams.ErrOut, "%s, including %s; %s contains all of the "+
+		"requests", count.Of(all.Requests, "request"),
 		count.Of(all.Changes, "change"), r.transcript)
 	return nil
 }

@@ -147,7 +147,7 @@ func TestRecord(t *testing.T) {
 		}
 	}
 	if said := d.errOut.String(); !strings.Contains(said, "until Ctrl-C") ||
-		!strings.Contains(said, "2 requests, of these 0 changes") {
+		!strings.Contains(said, "2 requests, including 0 changes") {
 		t.Error(said)
 	}
 	read, err := recorder.ReadFile(d.file("transcript"))

@@ -96,7 +96,7 @@ The exit code is 0 if all scenarios were solved, and 2 if any was not solved or 
 	flags.StringVar(&r.agent, "agent", "", "Command of the agent, run with sh -c")
 	r.apart.addFlags(flags)
 	flags.IntVar(&r.repeats, "repeats", r.repeats, "Number of runs of each scenario, each with a different seed")
-	flags.Int64Var(&r.seed, "seed", r.seed, "First seed; the next ones are consecutive")
+	flags.Int64Var(&r.seed, "seed", r.seed, "First seed; the other seeds follow consecutively")
 	flags.StringToStringVar(&r.set, "set", nil, "Parameters of the scenarios, as NAME=VALUE")
 	flags.DurationVar(&r.timeout, "timeout", 0, "Time for one exercise (default: the time box of the scenario)")
 	flags.StringVar(&r.record, "record", "",

@@ -67,7 +67,7 @@ The exit code is 0 if all of these conditions hold, and 2 otherwise.`,
 				return err
 			}
 			if parallel < 1 || len(seeds) == 0 {
-				return fmt.Errorf("--parallel %d with %s: specify at least one of each", parallel,
+				return fmt.Errorf("--parallel %d with %s: both numbers must be at least 1", parallel,
 					count.Of(len(seeds), "seed"))
 			}
 			if err := c.consent(cmd.Context(), pack, wants(chosen), yes); err != nil {

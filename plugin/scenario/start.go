@@ -51,7 +51,7 @@ func (c *common) newStartCommand() *cobra.Command {
 	s := &starting{common: *c, dryRun: "none"}
 	cmd := &cobra.Command{
 		Use:   "start NAME",
-		Short: "Create the broken situation of a scenario, verify it, and write the candidate's kubeconfig",
+		Short: "Create a scenario's problem in the cluster, verify it, and write the candidate's kubeconfig",
 		Long: `Create the broken situation of a scenario in its own namespaces, and verify it. The task card on stdout is for the candidate. The kubeconfig
 that --kubeconfig-out writes is valid until the time box ends.
 
@@ -139,7 +139,8 @@ func (s *starting) addFlags(cmd *cobra.Command) {
 		dryrun.Modes()...)
 	flags.BoolVarP(&s.yes, "yes", "y", false, "Do not ask for confirmation")
 	flags.StringVar(&s.workload, "workload", "",
-		"Deployment to break instead of creating a lab, as deployment/NAME in the namespace set with -n; restored at the end")
+		"Existing Deployment to break instead of a new lab, as deployment/NAME in the namespace set with -n; "+
+			"restored at the end")
 	flags.StringSliceVar(&s.with, "with", nil,
 		"Other scenarios to start at the same time, as separate exercises for the same candidate; none may change nodes")
 	_ = cmd.RegisterFlagCompletionFunc("with", completeNames)
@@ -232,7 +233,8 @@ func (s *starting) run(ctx context.Context, found *scenario.Scenario) error {
 		err := lab.Preflight(ctx, resolved)
 		if instead := s.otherwise(err); instead != nil {
 			printer.Talk(s.streams.ErrOut,
-				"This cluster does not enforce NetworkPolicies: %[2]s replaces %[1]s. It changes the firewall of a node, and the candidate has root access to nodes.",
+				"This cluster does not enforce NetworkPolicies: %[2]s replaces %[1]s, changes the firewall of a "+
+					"node, and gives the candidate root access to nodes.",
 				found.Metadata.Name, instead.Metadata.Name)
 			return s.run(ctx, instead)
 		}
@@ -305,7 +307,7 @@ func (s *starting) before(r *scenario.Resolved) {
 		say("Candidate: admin of %s, for %s", strings.Join(r.Public.Access.Namespaces, ", "), minutes)
 	}
 	if s.terraform != "" {
-		say("Writes:    the Terraform module for %d of its objects, to %s", len(r.Terraform.Manages), s.terraform)
+		say("Writes:    the Terraform module for %d of the lab's objects, to %s", len(r.Terraform.Manages), s.terraform)
 	}
 	say("Undo:      kubectl gpu-fault scenario end, or kubectl gpu-fault revert for its run")
 }
@@ -335,7 +337,7 @@ func made(r *scenario.Resolved) []string {
 		case step.Runtime != nil:
 			add("a broken containerd configuration on " + step.Runtime.Node)
 		case step.Firewall != nil:
-			add(fmt.Sprintf("a firewall rule on %s, against TCP port %d", step.Firewall.Node, step.Firewall.Port))
+			add(fmt.Sprintf("a firewall rule on %s that blocks TCP port %d", step.Firewall.Node, step.Firewall.Port))
 		case step.Device != nil:
 			add(fmt.Sprintf("an unhealthy GPU %s on %s", step.Device.GPU, step.Device.Node))
 		case step.CUDA != nil:
@@ -359,7 +361,8 @@ func (s *starting) print(lab *exercise.Lab, e *exercise.Exercise) error {
 		card.Kubeconfig = s.kubeconfig
 		if err := writeNew(s.kubeconfig, e.Kubeconfig); err != nil {
 			writeErr = fmt.Errorf(
-				"the exercise is running, but the kubeconfig could not be written: %w; to write another: kubectl gpu-fault scenario status %s --kubeconfig-out FILE",
+				"the exercise is running, but the kubeconfig could not be written: %w; to write one, run: kubectl "+
+					"gpu-fault scenario status %s --kubeconfig-out FILE",
 				err, e.ID,
 			)
 		}

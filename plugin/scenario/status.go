@@ -56,7 +56,7 @@ func (c *common) newStatusCommand() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "Include exercises that have ended")
 	cmd.Flags().StringVar(&kubeconfig, "kubeconfig-out", "",
-		"File for a new kubeconfig of the candidate; must not exist")
+		"File for a new kubeconfig for the candidate; must not exist")
 	format.AddFlags(cmd)
 	return cmd
 }

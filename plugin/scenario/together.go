@@ -172,7 +172,7 @@ func (s *starting) printTogether(lab *exercise.Lab, all []*exercise.Exercise) er
 		writeErr = writeNew(s.kubeconfig, merged)
 	}
 	if err = errors.Join(err, writeErr); err != nil {
-		err = fmt.Errorf("the exercises are running, but the kubeconfig could not be written: %w; to write another: "+
+		err = fmt.Errorf("the exercises are running, but the kubeconfig could not be written: %w; to write one, run: "+
 			"kubectl gpu-fault scenario status --kubeconfig-out FILE", err)
 	}
 	var items []started

@@ -52,7 +52,7 @@ func (f *Flags) Validate() error {
 			short(shortest),
 			short(longest))
 	case len(f.Reason) > 500:
-		return fmt.Errorf("--reason is too long: %d bytes, must be at most 500", len(f.Reason))
+		return fmt.Errorf("--reason is too long: %d bytes; must be at most 500", len(f.Reason))
 	}
 	return nil
 }

@@ -34,7 +34,8 @@ func (w *writing) before(ctx context.Context, cluster *kube.Cluster, names []str
 	if err := seen.Write(w.streams.ErrOut); err != nil {
 		return err
 	}
-	say("The line does not reach: %s. For the reasons, run `kubectl gpu-fault xid explain CODE`.", strings.Join(blind, ", "))
+	say("The line does not reach %s. For the reasons, run `kubectl gpu-fault xid explain "+
+		"CODE`.", strings.Join(blind, ", "))
 	say("")
 	if !w.layers.isOne() {
 		w.describeLayers()

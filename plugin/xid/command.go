@@ -163,7 +163,9 @@ func (f *flags) add(cmd *cobra.Command, connection *kube.Connection) {
 	// pflag omits a default of 0 from the help. The real default, -1, means "not set".
 	flags.Lookup("link").DefValue = "0"
 	flags.StringSliceVar(&f.layers.layers, "layers", f.layers.layers,
-		"Layers in which the fault is visible: kernel (the log), device (the kubelet considers the GPU unhealthy), nvml (the node's device plugin), dcgm (readers of DCGM), cuda (the programs in --workload)")
+		"Layers in which the fault is visible: kernel (the log), device (the kubelet considers the GPU unhealthy), "+
+			"nvml (the node's device plugin), dcgm (readers of DCGM), cuda (the programs in the workload specified "+
+			"by --workload)")
 	flags.StringVar(&f.layers.workload, "workload", "",
 		"TYPE/NAME of the workload for the cuda layer, in the namespace set with -n")
 	flags.StringVar(&f.layers.daemonSet, "daemonset", "",
@@ -195,7 +197,7 @@ func (f *inject) add(cmd *cobra.Command, connection *kube.Connection) {
 	f.AddFlags(cmd)
 	flags := cmd.Flags()
 	flags.Lookup("timeout").Usage =
-		"Timeout per node, from creating the debug pod to verifying the line; the delays between records are added"
+		"Timeout per node, from creating the debug pod to verifying the line, plus the delays between records"
 	flags.Lookup("ttl").Usage =
 		"Time after which the run ends unless reverted earlier, 10s to 24h; 0 for no end, which requires --reason; the line remains in the log"
 	flags.StringVar(&f.Nodes.Pod, "pod", "", "Select the node and the GPU of this pod, in the namespace set with -n")

@@ -100,7 +100,7 @@ func (o *options) compose(places []place) ([]kernellog.Record, error) {
 		}
 	}
 	if total := len(once) * o.count; total > maxRecords {
-		return nil, fmt.Errorf("that would be %s for one node: write at most %d at a time", count.Of(total, "record"),
+		return nil, fmt.Errorf("this would write %s to one node: write at most %d at a time", count.Of(total, "record"),
 			maxRecords)
 	}
 	all := make([]kernellog.Record, 0, len(once)*o.count)

@@ -39,7 +39,8 @@ var layerOrder = []string{layerCUDA, layerNVML, layerDevice, layerDCGM, layerKer
 
 // seen describes which readers see a layer, and the layer's limits.
 var seen = map[string][2]string{
-	layerKernel: {"the detectors above", "the driver itself reports no error: nvidia-smi and DCGM see a healthy GPU"},
+	layerKernel: {"the detectors above", "the driver itself reports no error, so nvidia-smi and DCGM see a healthy " +
+		"GPU"},
 	layerDevice: {
 		"the kubelet: fewer devices are allocatable, and the pod's status shows the unhealthy device",
 		"the device plugin does not notice the fault",
@@ -118,8 +119,8 @@ func (l *layering) validate(o *options) error {
 	l.layers = layers
 	switch {
 	case !l.has(layerKernel):
-		return errors.New("--layers must contain kernel; without it, use `kubectl gpu-fault device unhealthy` and " +
-			"`kubectl gpu-fault cuda inject`")
+		return errors.New("--layers must contain kernel; without the kernel layer, use `kubectl gpu-fault device " +
+			"unhealthy` and `kubectl gpu-fault cuda inject`")
 	case l.workload != "" && !l.has(layerCUDA):
 		return errors.New("--workload requires --layers kernel,cuda")
 	case l.daemonSet != "" && !l.has(layerNVML):
@@ -127,12 +128,12 @@ func (l *layering) validate(o *options) error {
 	case l.isOne():
 		return nil
 	case len(selectors) > 1 || selectors[0].Kind != xid.KindXID:
-		return errors.New("--layers with more than kernel requires one XID")
+		return errors.New("--layers with a layer other than kernel requires exactly one XID")
 	case o.text.MIG != (xid.MIG{}):
 		return errors.New("--mig cannot be used with --layers: the other layers affect whole GPUs")
 	case l.has(layerDevice) && o.TTL.TTL == 0:
-		return errors.New("--ttl 0 cannot be used with the device layer: the process on the node requires a time at " +
-			"which to end the fault")
+		return errors.New("--ttl 0 cannot be used with the device layer: the process on the node must know when to " +
+			"end the fault")
 	}
 	if l.has(layerNVML) {
 		if err := l.validateNVML(o); err != nil {

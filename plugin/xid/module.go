@@ -121,7 +121,7 @@ func (w *writing) how() []string {
 			namespace, w.Pods.OtherImage(), kmod.Name, from,
 		),
 		fmt.Sprintf(
-			"The kernel logs that a module was loaded, and is tainted (%s) until the next boot.",
+			"The kernel notes in its log that a module was loaded, and is tainted (%s) until the next boot.",
 			taint,
 		),
 		w.undoOfLayers() + "the module is unloaded immediately, or by `kubectl gpu-fault revert` if this command is killed. " +

@@ -119,7 +119,7 @@ func TestBadCommandLines(t *testing.T) {
 		"module of nothing": {
 			func(f *flags) {
 				f.via, f.module.path = "kmod", "options_test.go"
-			}, []string{"79", "n"}, "no kernel module",
+			}, []string{"79", "n"}, "not a kernel module",
 		},
 		"not ASCII by kmod": {
 			func(f *flags) { f.via, f.message = "kmod", "Größe" }, []string{"79", "n"}, "printable ASCII",

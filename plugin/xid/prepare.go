@@ -163,7 +163,7 @@ func orReported(change fault.Change) fault.Change {
 			return evidence, err
 		}
 		return []ledger.Evidence{ledger.NewEvidence("kubelet's device checkpoint",
-			"%s is no longer healthy: the device plugin itself has reported it", none.GPU)}, nil
+			"%s is no longer healthy: the device plugin itself has reported it as unhealthy", none.GPU)}, nil
 	}
 	return change
 }
@@ -283,7 +283,7 @@ func (w *writing) pick(
 	for _, g := range picked {
 		index := slices.Index(all, g)
 		if index < 0 {
-			return nil, fmt.Errorf("the driver on node %s has no GPU %s: omit the layers nvml and dcgm", node, g.PCI)
+			return nil, fmt.Errorf("the driver on node %s has no GPU %s: omit the nvml and dcgm layers", node, g.PCI)
 		}
 		chosen[index] = g
 	}

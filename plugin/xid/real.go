@@ -95,8 +95,8 @@ func (f *flags) toReal(args []string) (*realXID, error) {
 		return nil, swapped(err, args)
 	}
 	if err != nil || selector.Kind != xid.KindXID || !slices.Contains(realxid.Codes(), selector.Code) {
-		return nil, fmt.Errorf("--real does not support %s, only XID 13, 31 or 43, which a program can cause without affecting other programs: "+
-			"omit --real to write the lines of any XID to the kernel log", args[0])
+		return nil, fmt.Errorf("--real does not support %s, only XIDs 13, 31 and 43, which a program can cause "+
+			"without affecting other programs: omit --real to write the lines of any XID to the kernel log", args[0])
 	}
 	if f.real.image == "" {
 		return nil, errors.New("--real-image must not be empty: specify an image with glibc")
@@ -282,7 +282,8 @@ func (x *realXID) print(run *ledger.Run) error {
 			proven++
 			text := fmt.Sprintf("%s: CUDA reported %s on %s", name, result.CUDA(), result.GPU)
 			if result.Line == nil {
-				text += "; the kernel log could not be read, so this is the only evidence of the XID: " + result.Unread
+				text += "; this is the only evidence of the XID, because the kernel log could not be read: " +
+					"" + result.Unread
 			}
 			printer.Talk(x.streams.ErrOut, "%s", text)
 		}

@@ -36,7 +36,7 @@ func parseReal(t *testing.T, args ...string) (*realXID, error) {
 func TestRealRefusesFlags(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
-		"79 gpu-1":                         "only XID 13, 31 or 43",
+		"79 gpu-1":                         "only XIDs 13, 31 and 43",
 		"13,31 gpu-1":                      "does not support 13,31",
 		"sxid:20034 gpu-1":                 "--real does not support",
 		"fallen-off-bus gpu-1":             "--real does not support",

@@ -69,7 +69,7 @@ PCI addresses are mapped to the node's GPUs: the first GPU in the log to the fir
 	flags.Float64Var(&f.speed, "speed", f.speed, "Speed relative to the log")
 	flags.DurationVar(&f.maxGap, "max-gap", f.maxGap, "Maximum delay between two lines; longer delays are shortened")
 	flags.StringSliceVar(&f.maps, "map", nil,
-		"FROM=TO: PCI address in the log, PCI address of the node's GPU; may be repeated")
+		"FROM=TO: the PCI address in the log, and the PCI address of the node's GPU; may be repeated")
 	return cmd
 }
 
@@ -144,7 +144,7 @@ func readLog(file string, streams genericiooptions.IOStreams) (*xid.Log, error) 
 	fmt.Fprintf(streams.ErrOut, "%s: %s from the NVIDIA driver, %s from other sources skipped\n", printer.Escape(source(file)),
 		count.Of(len(log.Entries), "record"), count.Of(log.Skipped, "line"))
 	if len(log.Entries) > maxRecords {
-		return nil, fmt.Errorf("%s contains %s from the driver: shorten it to at most %d", file,
+		return nil, fmt.Errorf("%s contains %s from the driver: shorten it to at most %d records", file,
 			count.Of(len(log.Entries), "record"), maxRecords)
 	}
 	return &log, nil

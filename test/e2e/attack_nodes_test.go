@@ -75,11 +75,11 @@ func TestAttackRecordsOfNodes(t *testing.T) {
 			"node-firewall",
 			`{"firewall":{"table":"filter","port":22,"drop":"requests","ttl":1},"settings":{"image":"` + evilImage +
 				`"}}`,
-			0, "has no table of this run",
+			0, "has no table from this run",
 		},
 		"the table of kube-proxy": {
 			"node-firewall", `{"firewall":{"table":"kube-proxy","port":443,"drop":"requests","ttl":1}}`, 0,
-			"has no table of this run",
+			"has no table from this run",
 		},
 		"a kernel module, with an image": {"kernel-module", `{"image":"` + evilImage + `"}`, 0, "not loaded"},
 		"a kernel module of somebody else's": {
@@ -138,13 +138,13 @@ func TestAttackRecordsOfOtherNodes(t *testing.T) {
 			ledger.Target{Kind: "Node", Name: "nowhere", UID: "0"}, 2, "not in the cluster",
 		},
 		"no node at all": {
-			ledger.Target{Kind: "Pod", Namespace: "kube-system", Name: w.worker.Name}, 1, "it changes a node",
+			ledger.Target{Kind: "Pod", Namespace: "kube-system", Name: w.worker.Name}, 1, "the undo changes a node",
 		},
 		"a name that is a flag":          {ledger.Target{Kind: "Node", Name: "--privileged"}, 1, "--privileged"},
 		"a node that never starts a pod": {ledger.Target{Kind: "Node", Name: node.Name}, 1, node.Name},
 		"a name that is a path":          {ledger.Target{Kind: "Node", Name: "../" + w.control.Name}, 1, "../"},
 		"the control plane, as another kind": {
-			ledger.Target{Kind: "node", Name: w.control.Name}, 1, "it changes a node",
+			ledger.Target{Kind: "node", Name: w.control.Name}, 1, "the undo changes a node",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

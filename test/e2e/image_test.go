@@ -63,7 +63,7 @@ func TestImageOfAnotherBuild(t *testing.T) {
 	t.Parallel()
 	e := setup(t)
 	e.refused(e.plugin("xid", "79", e.worker.Name, "--yes", "--image", "gpu-fault-node:gpu-fault-000000000000"),
-		"contains the node helper of another build of kubectl gpu-fault", "image push or save")
+		"contains the node helper from another build of kubectl gpu-fault", "image push or save")
 	e.untouched()
 }
 

@@ -200,7 +200,7 @@ func TestVMModuleOfAHelperThatIsKilled(t *testing.T) {
 	// Until the run's deadline its client may be alive, for all that others know. When the record is lost, too, the
 	// node tells.
 	if r := e.ok("leftovers", "--node", e.worker.Name); !strings.Contains(
-		r.stdout+r.stderr, "of active runs in place",
+		r.stdout+r.stderr, "of active runs remain in place",
 	) {
 		t.Errorf("leftovers says nothing of a run in place:\n%s%s", r.stdout, r.stderr)
 	}

@@ -138,7 +138,7 @@ func TestSlow(t *testing.T) {
 	n := setupNetwork(t)
 	qdiscs := func() string { return n.worker.Sh(t, "sh", "-c", "tc qdisc show | grep htb || true") }
 	r := n.plugin("network", "slow", "-n", n.namespace, "--pod", "a", "--from", "pod/b", "--rate", "80k", "--yes")
-	n.says(r, 0, "a response from "+n.ips["b"]+":9 to pod "+n.namespace+"/a was delayed: ", "rate 80k bit/s",
+	n.says(r, 0, "a response from "+n.ips["b"]+":9 to pod "+n.namespace+"/a was delayed and took ", "rate 80k bit/s",
 		"slow on node")
 	// 40 replies of 1.4 kB, 16 KiB of them in a burst, take four seconds.
 	if longest := n.roundTrip("a", "b"); longest < time.Second {

@@ -192,7 +192,7 @@ func (s *site) was(f deadman.File) ([]byte, error) {
 		return nil, err
 	}
 	if now.sum != f.After {
-		return nil, errors.New("the file does not match its content after the change")
+		return nil, errors.New("the file's content is not what the change produced")
 	}
 	data, err := patch.Apply(now.data, patch.Invert(f.Edits))
 	if err != nil {

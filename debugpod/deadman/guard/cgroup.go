@@ -33,7 +33,8 @@ func LeaveCgroups(proc string) error {
 		}
 		dir, ok := cgroupDir(string(raw), hierarchy, group)
 		if !ok {
-			failed = append(failed, fmt.Errorf("hierarchy %q is not mounted in a place where %s is visible", hierarchy, group))
+			failed = append(failed, fmt.Errorf("hierarchy %q is not mounted at a path where %s is "+
+				"visible", hierarchy, group))
 			continue
 		}
 		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("0"), 0); err != nil {

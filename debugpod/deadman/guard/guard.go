@@ -71,7 +71,7 @@ func (d *dead) change(ctx context.Context, run string) error {
 		return err
 	}
 	if d.saved.Phase != deadman.PhaseRecorded {
-		return fmt.Errorf("the change of run %s has already been started", run)
+		return fmt.Errorf("the change for run %s has already been started", run)
 	}
 	for i, f := range d.record.Change.Files {
 		if err := d.record.listed(i); err != nil {
@@ -107,7 +107,7 @@ func (d *dead) change(ctx context.Context, run string) error {
 		_ = pause(ctx, d.times.hear)
 		if err := d.takeUp(ctx, d.record.Change, &d.saved.Status); err != nil && !d.record.Change.MayFail {
 			d.takeBack(ctx,
-				"the change was reverted, because with it "+d.record.Change.Service.Unit+" does not respond: "+
+				"the change was reverted, because with it in place "+d.record.Change.Service.Unit+" does not respond: "+
 					err.Error())
 			return nil
 		}

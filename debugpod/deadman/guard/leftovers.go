@@ -49,7 +49,8 @@ func Leftovers(ctx context.Context, h Host, clean bool, keep []string) ([]deadma
 		if clean && !busy[run] {
 			// A switch without a record still has the original state in memory. Do not kill it, so that it can restore
 			// the files.
-			l.Problem = "this dead man's switch has no record, but restores the files when its TTL expires; to restore them now, run: kill " +
+			l.Problem = "this dead man's switch has no record, but will restore the files when its TTL expires; to " +
+				"restore them now, run: kill " +
 				fmt.Sprint(pid)
 		}
 		found = append(found, l)

@@ -129,7 +129,7 @@ func (h Host) endGuards(ctx context.Context, run string) error {
 				return fmt.Errorf("terminate the dead man's switch, process %d: %w", pid, err)
 			}
 			if time.Now().After(until) {
-				return fmt.Errorf("the dead man's switch, process %d, does not exit", pid)
+				return fmt.Errorf("the dead man's switch, process %d, has not exited", pid)
 			}
 		}
 		if err := pause(ctx, 5*time.Millisecond); err != nil {

@@ -30,7 +30,8 @@ func (in *Inspection) decoys(ctx context.Context) {
 			continue
 		}
 		if len(in.result.Decoys) == maxDecoys {
-			in.warn("more than %d other instances of containerd are running on this node: the rest is omitted", maxDecoys)
+			in.warn("more than %d other instances of containerd are running on this node: the rest are "+
+				"omitted", maxDecoys)
 			break
 		}
 		in.add(&loaded, in.decoy(ctx, p))

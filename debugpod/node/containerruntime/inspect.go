@@ -132,13 +132,13 @@ func (in *Inspection) instance(ctx context.Context, p process.Process, socket, f
 // well-known path, or if a containerd is configured to listen on it.
 func (in *Inspection) absent(ctx context.Context, socket, why string) {
 	r := in.result
-	r.Problem = fmt.Sprintf("no container runtime listens on %s, which the kubelet uses: %s", socket, why)
+	r.Problem = fmt.Sprintf("no container runtime is listening on %s, which the kubelet uses: %s", socket, why)
 	for _, p := range in.programs {
 		if p.Is("containerd") && socketOf(p) == socket {
 			i := in.instance(ctx, p, socket, hostfs.FS(in.host.Root).Below(socket))
 			r.Instance = &i
 			in.checkRelease(&i)
-			r.Problem += fmt.Sprintf("; containerd (process %d) does not listen on it", p.PID)
+			r.Problem += fmt.Sprintf("; containerd (process %d) is not listening on it", p.PID)
 			return
 		}
 	}
@@ -152,13 +152,15 @@ func (in *Inspection) absent(ctx context.Context, socket, why string) {
 	in.configure(&i, root, place.root)
 	r.Instance = &i
 	in.checkRelease(&i)
-	r.Problem += fmt.Sprintf("; by convention, the runtime is the containerd of %s, with %s", place.unit, i.ConfigPath)
+	r.Problem += fmt.Sprintf("; by convention, the runtime is the containerd of unit %s, which reads "+
+		"%s", place.unit, i.ConfigPath)
 }
 
 // checkRelease adds a warning if the rules for merging configuration files are unknown for the release.
 func (in *Inspection) checkRelease(i *api.Instance) {
 	if i.Release == "" && (i.CRI == nil || i.CRI.Name == "containerd") {
-		in.warn("the version of this containerd is unknown: its files are interpreted as by %s", i.Config().Release)
+		in.warn("the version of this containerd is unknown: its files are interpreted as %s would interpret "+
+			"them", i.Config().Release)
 	}
 }
 

@@ -211,12 +211,12 @@ func TestProblems(t *testing.T) {
 			_ = os.Remove(n.Host.Root + "/run/containerd/containerd.sock")
 			_ = os.RemoveAll(n.Host.Proc + "/50")
 		},
-			"no container runtime listens on /run/containerd/containerd.sock, which the kubelet uses: the socket does not exist; by convention, the runtime is the containerd of containerd.service, with /etc/containerd/config.toml",
+			"no container runtime is listening on /run/containerd/containerd.sock, which the kubelet uses: the socket does not exist; by convention, the runtime is the containerd of unit containerd.service, which reads /etc/containerd/config.toml",
 			true},
 		"a socket that is nobody's": {func(n *nodetest.Node) {
 			n.File("/var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/mine.sock")
 			n.File("/run/mine.sock", "")
-		}, "no container runtime listens on /run/mine.sock, which the kubelet uses: connection refused", false},
+		}, "no container runtime is listening on /run/mine.sock, which the kubelet uses: connection refused", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -78,7 +78,7 @@ func immutable(full string) string {
 func volatile(full string) string {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(full, &fs); err == nil && (fs.Type == unix.TMPFS_MAGIC || fs.Type == unix.RAMFS_MAGIC) {
-		return "the file is in memory"
+		return "the file system is in memory"
 	}
 	for _, path := range []string{full, filepath.Dir(full)} {
 		var st unix.Statx_t

@@ -237,11 +237,11 @@ func TestKilledAndRestarted(t *testing.T) {
 	}{
 		"injector": {
 			func(t *testing.T, n node, _ *fakeKubelet, _ *fakePlugin) { kill(t, n, InjectorArgument) },
-			"the process that failed the devices was killed",
+			"the process that made the devices unhealthy was killed",
 		},
 		"switch": {
 			func(t *testing.T, n node, _ *fakeKubelet, _ *fakePlugin) { kill(t, n, SwitchArgument) },
-			"the other process of the fault was killed",
+			"the fault's other process was killed",
 		},
 		"plugin": {
 			func(_ *testing.T, _ node, _ *fakeKubelet, p *fakePlugin) { p.stop(); p.serve() }, errPlugin.Error(),

@@ -36,7 +36,7 @@ type injector struct {
 // The causes for the end of a fault.
 var (
 	errTTL     = errors.New("TTL")
-	errKubelet = errors.New("the kubelet restarted or ended the connection")
+	errKubelet = errors.New("the kubelet restarted or closed the connection")
 	errPlugin  = errors.New("the device plugin restarted")
 )
 
@@ -59,7 +59,7 @@ func (n node) inject(ctx context.Context, run string) error {
 	}
 	listener, err := rpc.Listen(n.socket(run))
 	if err != nil {
-		return in.end(status{Problem: fmt.Sprintf("listen in addition to the device plugin: %v", err)})
+		return in.end(status{Problem: fmt.Sprintf("listen alongside the device plugin: %v", err)})
 	}
 	server := rpc.Serve(listener, in.handle)
 	defer server.Close()
@@ -120,7 +120,7 @@ func (in *injector) report(ctx context.Context) error {
 	case <-in.closed:
 		return errKubelet
 	case <-time.After(askTimeout):
-		return errors.New("the kubelet does not read the list of devices")
+		return errors.New("the kubelet did not read the list of devices")
 	}
 	return until(ctx, "the kubelet has not recorded the devices as unhealthy", func() bool {
 		c, err := in.node.checkpoint()

@@ -31,7 +31,7 @@ func (n node) list(ctx context.Context) api.Devices {
 	c, err := n.checkpoint()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		all.Warnings = append(all.Warnings, "the kubelet has no checkpoint of devices: no device plugin has registered")
+		all.Warnings = append(all.Warnings, "the kubelet has no device checkpoint: no device plugin has registered")
 		return all
 	case err != nil:
 		all.Warnings = append(all.Warnings, err.Error())
@@ -132,10 +132,11 @@ func endpointOf(resource string, sockets, resources []string) (string, error) {
 	case len(sockets) == 1 && unnamed == 1:
 		return sockets[0], nil
 	case len(sockets) == 0:
-		return "", fmt.Errorf("no device plugin listens for %s; for devices of a DRA driver, use `kubectl gpu-fault device taint`",
+		return "", fmt.Errorf("no device plugin is listening for %s; for devices of a DRA driver, use `kubectl "+
+			"gpu-fault device taint`",
 			resource)
 	}
-	return "", fmt.Errorf("the socket of the plugin for %s is unknown: no name matches among %s", resource,
+	return "", fmt.Errorf("the plugin's socket for %s is unknown: none of these names match: %s", resource,
 		strings.Join(sockets, ", "))
 }
 

@@ -52,7 +52,7 @@ func (n node) main(argument, run string, log *os.File) error {
 		if <-asked == syscall.SIGUSR1 {
 			cancel(errors.New("requested"))
 		} else {
-			cancel(errors.New("the other process of the fault was killed"))
+			cancel(errors.New("the fault's other process was killed"))
 		}
 	}()
 	return n.inject(ctx, run)
@@ -151,7 +151,7 @@ func (n node) guard(run string, log *os.File) error {
 	if err := n.giveBack(ctx, r); err != nil {
 		return err
 	}
-	return n.save(run, status{Phase: phaseEnded, Cause: "the process that failed the devices was killed"})
+	return n.save(run, status{Phase: phaseEnded, Cause: "the process that made the devices unhealthy was killed"})
 }
 
 // patience is the time for which the switch retries to re-register the real plugin, for example while the kubelet is

@@ -8,7 +8,7 @@ import (
 	"os"
 )
 
-var errUnsupported = errors.New("failing devices is supported only on Linux")
+var errUnsupported = errors.New("making devices unhealthy is supported only on Linux")
 
 // The arguments with which this program starts the processes of a fault.
 const (

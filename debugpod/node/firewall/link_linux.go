@@ -82,7 +82,7 @@ func verifyLinks(conn *netlink.Conn, links []podLink) error {
 	}
 	for _, link := range links {
 		if !slices.Contains(known, linkRecord{link.node, link.inPod, kindVeth}) {
-			return slowError{fmt.Sprintf("the other end of the link of pod %s is not on the node", link.pod)}
+			return slowError{fmt.Sprintf("the other end of pod %s's link is not on the node", link.pod)}
 		}
 	}
 	return nil

@@ -104,7 +104,7 @@ func (n *netfilter) block(run string, f api.Firewall) error {
 	case errors.Is(err, unix.EEXIST):
 		return errTableExists
 	case errors.Is(err, unix.ENOENT) && f.Partition != nil && f.Partition.Loss > 0:
-		return fmt.Errorf("%w, or not with random numbers (CONFIG_NFT_NUMGEN): %w", errNoFilter, err)
+		return fmt.Errorf("%w, or does not support random numbers in rules (CONFIG_NFT_NUMGEN): %w", errNoFilter, err)
 	case errors.Is(err, unix.ENOENT): // the kernel lacks this chain type; the batch creates all other objects
 		return fmt.Errorf("%w: %w", errNoFilter, err)
 	}

@@ -175,7 +175,8 @@ func buildPartition(run string, f api.Firewall, filter packetFilter, from prober
 	}
 	// The connection may have failed, or its timeout may have expired.
 	if err := filter.fresh(); err != nil {
-		return nil, api.Errorf(api.CodeFilter, "%s; remove the table inet %s: %v", failure.Message, f.Table, err)
+		return nil, api.Errorf(api.CodeFilter, "%s; could not remove the table inet %s: "+
+			"%v", failure.Message, f.Table, err)
 	}
 	if _, err := removeAll(run, api.RemoveFirewall{}, filter); err != nil {
 		return nil, api.Errorf(api.CodeFilter, "%s; %s", failure.Message, err.Message)
@@ -211,7 +212,8 @@ func readPartition(run string, f api.Firewall, filter packetFilter) (*builtParti
 	for _, address := range addressesOf(*f.Partition) {
 		left := table.pods[address]
 		if left <= 0 {
-			return nil, api.Errorf(api.CodeNotProven, "the table inet %s was created without %s", f.Table, address)
+			return nil, api.Errorf(api.CodeNotProven, "the table inet %s was created without the address "+
+				"%s", f.Table, address)
 		}
 		if built.Expires == 0 || left < built.Expires {
 			built.Expires = left
@@ -239,7 +241,7 @@ func abridged(items []string, separator string) string {
 // The reasons why a rule is not verified by a packet.
 var (
 	errNoAddress  = errors.New("no address found to which the pod could send a packet")
-	errOwnAddress = errors.New("the only selected pod on the node that could send a packet is the peer itself")
+	errOwnAddress = errors.New("the peer itself is the only selected pod on the node that could send a packet")
 )
 
 // probe verifies that the rules drop packets or slow them down, for packets that the partition's pods can send. It
@@ -349,7 +351,7 @@ func (r partitionRule) attempts() int {
 
 func (r partitionRule) describe(p packet) string {
 	if n := r.attempts(); n > 1 {
-		return fmt.Sprintf("some of %d times %s", n, p)
+		return fmt.Sprintf("some of the copies (%d) of %s", n, p)
 	}
 	return p.String()
 }

@@ -236,7 +236,7 @@ func TestLossInTheKernel(t *testing.T) {
 		t.Fatal(failure)
 	}
 	if !strings.Contains(built.Rule, "ip daddr 10.2.0.2 numgen random mod 100 < 40 counter drop") ||
-		len(built.Probes) != 1 || !strings.HasPrefix(built.Probes[0], "some of 28 times a UDP packet to 10.2.0.2:9") {
+		len(built.Probes) != 1 || !strings.HasPrefix(built.Probes[0], "some of the copies (28) of a UDP packet to 10.2.0.2:9") {
 		t.Errorf("%+v", built)
 	}
 	const sent = 200

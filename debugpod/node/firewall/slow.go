@@ -83,11 +83,11 @@ func (r partitionRule) probeSlow(
 			tried = append(tried, fmt.Sprintf("%s (responded in %s)", p.to, took.Round(time.Microsecond)))
 		default:
 			took = took.Round(time.Millisecond / 10)
-			return fmt.Sprintf("a response from %s to pod %s was delayed: %s", p.to, pod.Name, took), nil
+			return fmt.Sprintf("a response from %s to pod %s was delayed and took %s", p.to, pod.Name, took), nil
 		}
 	}
 	return "", fmt.Errorf("pod %s connected to %s, but no response was delayed: the peer does not respond, or the node's "+
-		"network does not pass packets to its pods through netfilter and their links (eBPF)", pod.Name,
+		"network does not pass packets to its pods through netfilter and the pods' links (eBPF)", pod.Name,
 		strings.Join(tried, ", "))
 }
 

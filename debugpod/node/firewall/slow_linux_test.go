@@ -129,7 +129,7 @@ func TestRateInTheKernel(t *testing.T) {
 				}
 				if !strings.Contains(built.Rule, "counter meta priority set ") ||
 					!strings.HasSuffix(built.Rule, ": rate 400k bit/s") || len(built.Probes) != 1 ||
-					!strings.HasPrefix(built.Probes[0], "a response from 10.2.0.2:9 to pod ml/a was delayed: ") {
+					!strings.HasPrefix(built.Probes[0], "a response from 10.2.0.2:9 to pod ml/a was delayed and took ") {
 					t.Errorf("%+v", built)
 				}
 			} else if _, failure := buildPartition(testRun, f, n.filter, unprobed{n.from}); failure != nil {

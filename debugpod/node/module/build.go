@@ -141,7 +141,9 @@ func findHeaders(host hostfs.Host, given string) (headers, *api.Error) {
 			instead)
 	}
 	return headers{}, api.Errorf(api.CodeNoHeaders,
-		"the headers for the node's kernel %s were not found in %s or below %s: install the package linux-headers or kernel-devel, specify the directory with --kmod-headers, or specify a prebuilt module with --ko; %s",
+		"the headers for the node's kernel %s were not found in %s or below %s: install the linux-headers or "+
+			"kernel-devel package, specify the directory with --kmod-headers, or specify a prebuilt module with "+
+			"--ko; %s",
 		kernel, strings.Join(places, ", "), driverContainer, instead)
 }
 

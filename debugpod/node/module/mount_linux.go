@@ -66,7 +66,7 @@ func mountTree(host hostfs.Host, root, target int, recursive uint) error {
 	// Linux before 5.12 does not support mount_setattr.
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|recursive, attributes); err != nil &&
 		!errors.Is(err, unix.ENOSYS) {
-		return fmt.Errorf("separate the mount from the node's and make it read-only: %w", err)
+		return fmt.Errorf("separate the mount from the node's mounts and make it read-only: %w", err)
 	}
 	return unix.MoveMount(tree, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 }

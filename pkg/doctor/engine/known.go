@@ -240,7 +240,8 @@ func take(f *facts.Facts, found *finding.Finding, m signatures.Match, pods []*co
 			found.Fix.Commands = append(found.Fix.Commands, command)
 		}
 		if inCopy != command {
-			found.Fix.Text += " The debug command runs in a copy of the pod, which needs GPUs of its own; delete it afterwards."
+			found.Fix.Text += " The debug command runs in a copy of the pod, which needs GPUs of its own; delete the " +
+				"copy afterwards."
 		}
 	}
 	for _, command := range look {

@@ -103,8 +103,8 @@ type RestartWords struct {
 // RestartWhy explains which restarts count.
 const RestartWhy = "A container was restarted at least three times, less than 12 hours apart, and has been running " +
 	"for no longer than three times the time between its failures. It was OOMKilled, its liveness probe timed out, " +
-	"or a signature matches a message from the failed instance. Restarts with another external cause (a reboot of the " +
-	"node) and restarts in a pod's first hour do not count."
+	"or a signature matches a message from the failed instance. Restarts with an external cause (such as a reboot of " +
+	"the node) and restarts in a pod's first hour do not count."
 
 // RestartFinding returns a finding about a running pod that fails repeatedly. found is false if the pod does not fail
 // repeatedly, or if its node is down.

@@ -140,7 +140,7 @@ func fromJSON(data []byte) ([]*Signature, error) {
 		return nil, err
 	}
 	if len(file.Literals) != len(file.Signatures) {
-		return nil, errors.New("the signatures and their literals are not of the same number")
+		return nil, errors.New("the number of signatures and the number of literals are different")
 	}
 	for i, s := range file.Signatures {
 		s.literals = file.Literals[i]
@@ -192,7 +192,7 @@ func Parse(name string, data []byte) ([]*Signature, error) {
 		seen[s.ID] = true
 	}
 	if len(file.Signatures) == 0 {
-		return nil, fmt.Errorf("%s: no signatures: must be a list below the key signatures", name)
+		return nil, fmt.Errorf("%s: no signatures: must be a list under the signatures key", name)
 	}
 	return file.Signatures, nil
 }
@@ -311,7 +311,7 @@ func (s *Signature) placeholders(texts []string, commands bool) error {
 	}
 	for _, text := range texts {
 		if at := placeholder.FindStringIndex(text); at != nil && strings.Count(text[:at[0]], "'")%2 == 1 && commands {
-			return fmt.Errorf("a placeholder of a command must not be within quotes: %s", text)
+			return fmt.Errorf("a placeholder in a command must not be in quotes: %s", text)
 		}
 		for _, m := range placeholder.FindAllStringSubmatch(text, -1) {
 			if !slices.Contains(known, m[1]) {

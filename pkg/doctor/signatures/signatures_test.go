@@ -169,7 +169,7 @@ func TestParseNamesTheMistake(t *testing.T) {
 		"unknown layer":     {strings.Replace(good, "layer: workload", "layer: moon", 1), "supported values"},
 		"unknown place":     {good + "  in: [sky]\n", "invalid place"},
 		"unknown value":     {strings.Replace(good, "title: t", "title: t {2}", 1), "unknown placeholder {2}"},
-		"quoted value":      {good + "  commands: [\"echo '{1}'\"]\n", "within quotes"},
+		"quoted value":      {good + "  commands: [\"echo '{1}'\"]\n", "in quotes"},
 		"twice":             {good + strings.TrimPrefix(good, "signatures:\n"), "duplicate ID"},
 		"surely":            {good + "  confidence: certain\n", "invalid confidence"},
 		"not YAML":          {"signatures: [", "f.yaml: "},

@@ -43,7 +43,7 @@ const (
 )
 
 // ErrNewer means that a newer version wrote the record, in a format that this version does not support.
-var ErrNewer = errors.New("the record was written by a newer version of kubectl gpu-fault: upgrade this version")
+var ErrNewer = errors.New("the record was written by a newer version of kubectl gpu-fault: upgrade this installation")
 
 // ErrTampered means that a record was modified by something other than this tool. Such a record is ignored, because it
 // could make a revert write arbitrary data.

@@ -32,7 +32,7 @@ func (s *Store) Expire(ctx context.Context, run Run) (*Owner, error) {
 			Labels: map[string]string{LabelManagedBy: ManagedBy, LabelRun: run.ID},
 			Annotations: map[string]string{
 				AnnotationSummary: "deletes the locks and debug pods of run " + run.ID +
-					" when it expires; runs nothing",
+					" when the run expires; runs nothing",
 			},
 		},
 		Spec: batchv1.JobSpec{

@@ -52,7 +52,8 @@ func (e *LockedError) Unwrap() error { return e.Err }
 
 func (e *LockedError) Error() string {
 	if e.Err != nil {
-		return fmt.Sprintf("%s is locked by run %s, whose record cannot be read: %v; if the run has no change in place, unlock with: kubectl delete lease %s -n %s",
+		return fmt.Sprintf("%s is locked by run %s, whose record cannot be read: %v; if none of the run's changes is "+
+			"in place, unlock with: kubectl delete lease %s -n %s",
 			e.Target, e.Holder, e.Err, e.lease, e.namespace)
 	}
 	text := fmt.Sprintf("%s is locked by run %s", e.Target, e.Holder)
@@ -70,7 +71,8 @@ func (e *LockedError) Error() string {
 			max(0, e.Now.Sub(e.Since)).Round(time.Second))
 	}
 	if e.Run != nil && e.Run.InItsWay(e.Now) {
-		return text + fmt.Sprintf("; the run may be in progress until %s; wait for it, or afterwards revert it with: %s",
+		return text + fmt.Sprintf("; the run may be in progress until %s; wait for it to finish, or revert it "+
+			"afterwards with: %s",
 			e.Run.Deadline.Format(time.RFC3339), command(e.namespace, "revert", e.Holder))
 	}
 	if e.Run != nil && e.Run.Expired(e.Now) {

@@ -290,7 +290,7 @@ func TestUndoSaysWhatBecameOfEachFile(t *testing.T) {
 				Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeRestored}}, CRI: &cri.Info{},
 			},
 			ledger.StateReverted,
-			[]string{"because of another change in the meantime"},
+			[]string{"because another change was made in the meantime"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -46,7 +46,8 @@ func report(f deadman.RestoredFile) string {
 			f.Path,
 			sum(f.Before), sum(f.After), patch.Sum(f.Now))}
 	if f.Now == nil {
-		lines[0] = fmt.Sprintf("%s: not restored, because another client has changed the file since the fault; too large for a comparison",
+		lines[0] = fmt.Sprintf("%s: not restored, because another client has changed the file since the fault; the "+
+			"file is too large to compare",
 			f.Path)
 	}
 	for _, e := range f.Edits {

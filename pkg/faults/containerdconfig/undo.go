@@ -88,7 +88,7 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	}
 	var claim Claim
 	if err := json.Unmarshal(step.Undo.Data, &claim); err != nil {
-		return "", "", fmt.Errorf("cannot read the undo in the record: %w%s", err, byHand(run, claim))
+		return "", "", fmt.Errorf("cannot read the undo data in the record: %w%s", err, byHand(run, claim))
 	}
 	pod, err := u.start(ctx, run, step, claim)
 	if err != nil {
@@ -203,10 +203,11 @@ func (u Undoer) start(ctx context.Context, run ledger.Run, step ledger.Step, cla
 		say = func(string) {} // later attempts would repeat the message
 		if wait := time.Until(run.Until).Round(time.Second); wait > 0 {
 			u.Say(step)(
-				fmt.Sprintf("no pod can be started on the node: waiting for the dead man's switch, in %s%s", wait, byHand(run, claim)))
+				fmt.Sprintf("no pod can be started on the node: waiting for the dead man's switch, which acts in "+
+					"%s%s", wait, byHand(run, claim)))
 		} else if !late {
 			late = true
-			u.Say(step)("waiting until the node starts pods again")
+			u.Say(step)("waiting for the node to start pods again")
 		}
 		select {
 		case <-ctx.Done():
@@ -268,7 +269,7 @@ func unrecorded(
 				f.Path,
 			))
 		case f.Before == deadman.Absent:
-			lines = append(lines, fmt.Sprintf("%q is not loaded, as before the run", f.Path))
+			lines = append(lines, fmt.Sprintf("%q is not loaded, just as before the run", f.Path))
 		default:
 			state = ledger.StateSuperseded
 			lines = append(lines,
@@ -342,7 +343,8 @@ func verdict(restored deadman.Restored) (ledger.State, string, error) {
 		return ledger.StateSuperseded, strings.Join(lines, "\n"), nil
 	case restored.CRI != nil && !restored.SameConfig: // CRI responds, and loaded the same files as before the fault
 		lines = append(lines,
-			"the container runtime has a different configuration than before the fault, because of another change in the meantime: see `kubectl gpu-fault runtime show`")
+			"the container runtime's configuration is not what it was before the fault, because another change was "+
+				"made in the meantime: see `kubectl gpu-fault runtime show`")
 	case restored.CRI != nil:
 		lines = append(lines, "the container runtime has the same configuration as before")
 	}

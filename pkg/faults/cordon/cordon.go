@@ -171,7 +171,8 @@ func (u Undoer) Undo(
 		return "", "", errors.New("undoing the change requires a cluster")
 	}
 	if step.Target.Kind != KindScheduling {
-		return "", "", fmt.Errorf("the record's undo is rejected: the target is %s, not a %s", step.Target, KindScheduling)
+		return "", "", fmt.Errorf("the record's undo data is rejected: the target is %s, not a "+
+			"%s", step.Target, KindScheduling)
 	}
 	err = retry.RetryOnConflict(busy, func() error {
 		node, err := u.Client.CoreV1().Nodes().Get(ctx, step.Target.Name, metav1.GetOptions{})

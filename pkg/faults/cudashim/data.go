@@ -61,13 +61,13 @@ func ReadData(step ledger.Step) (*Data, error) {
 	}
 	var d Data
 	if err := json.Unmarshal(step.Undo.Data, &d); err != nil {
-		return nil, fmt.Errorf("decode the record's undo: %w", err)
+		return nil, fmt.Errorf("decode the record's undo data: %w", err)
 	}
 	if err := d.validate(); err != nil {
-		return nil, fmt.Errorf("the record's undo is rejected: %w", err)
+		return nil, fmt.Errorf("the record's undo data is rejected: %w", err)
 	}
 	if err := d.checkTarget(step.Target); err != nil {
-		return nil, fmt.Errorf("the record's undo is rejected: %w", err)
+		return nil, fmt.Errorf("the record's undo data is rejected: %w", err)
 	}
 	return &d, nil
 }
@@ -91,7 +91,7 @@ func (d *Data) validate() error {
 			return err
 		}
 		if len(e.Ours) == 0 || e.Element && len(e.Was) > 0 { // the injection never removes a value
-			return fmt.Errorf("%s: invalid values of an edit", e.Path)
+			return fmt.Errorf("%s: invalid values in an edit", e.Path)
 		}
 	}
 	return nil

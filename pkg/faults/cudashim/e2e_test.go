@@ -142,7 +142,7 @@ func TestE2EInjectAndUndo(t *testing.T) {
 			}
 			s.same(before, s.get(w))
 			if state, said := s.undo(r); state != ledger.StateReverted ||
-				!strings.Contains(said, "its pod templates contain no changes of the run") {
+				!strings.Contains(said, "its pod templates contain none of the run's changes") {
 				t.Errorf("once more: %s, %s", state, said)
 			}
 			if cms, err := s.cluster.Client.CoreV1().ConfigMaps(s.namespace).List(

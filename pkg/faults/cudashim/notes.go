@@ -126,7 +126,7 @@ func (c *Cluster) notes(ctx context.Context, w *Workload, replaced Replacement) 
 		notes = append(notes, fmt.Sprintf("%s: the change applies to the next job, not to running jobs", w.Ref()))
 	case Recreate:
 		notes = append(notes, fmt.Sprintf(
-			"%s is deleted and recreated, and again for the undo: its work starts over each time", w.Ref(),
+			"%s is deleted and recreated, and again when the change is undone: its work starts over each time", w.Ref(),
 		))
 	case Unknown:
 		notes = append(notes, fmt.Sprintf(

@@ -37,7 +37,7 @@ func preferredTerms(spec kubeedit.Path) kubeedit.Path {
 // names.
 func (p *Pin) expression(ctx context.Context, c *Cluster) (map[string]any, error) {
 	if len(p.Nodes) == 0 {
-		return nil, errors.New("no nodes are specified to run the pods on")
+		return nil, errors.New("no nodes were specified for the pods to run on")
 	}
 	values := make([]any, len(p.Nodes))
 	for i, name := range p.Nodes {

@@ -67,7 +67,7 @@ func TestRollout(t *testing.T) {
 		},
 		"one not admitted": {[]*corev1.Pod{started("a"), started("b"), refused, evicted}, true,
 			"2 pods with the shim (2 started",
-			`pod "evicted" has terminated (Evicted) and does not count;pod "refused" has terminated (UnexpectedAdmissionError: no GPU) and does not count`},
+			`pod "evicted" has terminated (Evicted) and is not counted;pod "refused" has terminated (UnexpectedAdmissionError: no GPU) and is not counted`},
 		"none": {nil, false, "0 pods", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -92,7 +92,7 @@ func TestRollout(t *testing.T) {
 				t.Errorf("%+v, %v", r, err)
 			}
 			if held, err := w.cluster.Wait(t.Context(), d, time.Millisecond, true, nil); r.Held &&
-				(err != nil || !test.done && !strings.Contains(held.Text, "new ones crash")) {
+				(err != nil || !test.done && !strings.Contains(held.Text, "new ones are crashing")) {
 				t.Errorf("waiting for a fault that makes pods crash: %+v, %v", held, err)
 			}
 			if r.Held != strings.Contains(name, "crashed") {

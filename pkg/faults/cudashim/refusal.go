@@ -40,7 +40,7 @@ func explain(err error, what, namespace string) error {
 		hint = "an admission policy rejects the change: ask the cluster administrator for an exception for namespace " +
 			namespace
 	case says("failed calling webhook"):
-		hint = "an admission webhook fails: ask the cluster administrator"
+		hint = "an admission webhook failed: ask the cluster administrator"
 	case says("exceeded quota"), says("failed quota"):
 		hint = fmt.Sprintf("see kubectl describe quota -n %s", namespace)
 	case apierrors.IsForbidden(err) && says("cannot "):

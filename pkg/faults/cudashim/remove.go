@@ -135,7 +135,7 @@ func (r *removal) sweepContainer(c Container) {
 	case rest == "":
 		r.remove(variable)
 	default:
-		r.keep("%s: removed only the shim from the value", variable)
+		r.keep("%s: only the shim was removed from the value", variable)
 		r.replace(value, rest)
 	}
 }

@@ -36,7 +36,7 @@ func TestUndoIsThreeWay(t *testing.T) {
 			func(o map[string]any) {
 				kubeedit.Replace(o, preload.Then(kubeedit.Field("value")), "/gpu-fault/lib/libgpufault.so:/theirs.so")
 			},
-			[]string{"removed only the shim from the value"}, []string{`"LD_PRELOAD","value":"/theirs.so"`}, nil,
+			[]string{"only the shim was removed from the value"}, []string{`"LD_PRELOAD","value":"/theirs.so"`}, nil,
 		},
 		"preload removed": {
 			func(o map[string]any) { kubeedit.Remove(o, preload) },
@@ -49,7 +49,7 @@ func TestUndoIsThreeWay(t *testing.T) {
 		}, nil, []string{"libtcmalloc"}, nil},
 		"container renamed": {
 			func(o map[string]any) { kubeedit.Replace(o, main.Then(kubeedit.Field("name")), "other") },
-			[]string{"removed by another client", "removed only the shim"},
+			[]string{"removed by another client", "only the shim was removed"},
 			[]string{`"other"`, "/usr/lib/libtcmalloc.so"}, nil,
 		},
 		"container removed": {

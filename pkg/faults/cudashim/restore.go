@@ -18,7 +18,7 @@ import (
 func (u Undoer) restore(ctx context.Context, run ledger.Run, w *Workload, d *Data) (ledger.State, string, error) {
 	original := &unstructured.Unstructured{}
 	if err := original.UnmarshalJSON(d.Recreated.Original); err != nil {
-		return "", "", fmt.Errorf("decode the record's undo: %w", err)
+		return "", "", fmt.Errorf("decode the record's undo data: %w", err)
 	}
 	now, err := u.Cluster.resource(w).Get(ctx, d.Name, metav1.GetOptions{})
 	gone := apierrors.IsNotFound(err)
@@ -35,7 +35,7 @@ func (u Undoer) restore(ctx context.Context, run ledger.Run, w *Workload, d *Dat
 		}
 		return ledger.StateReverted, d.Ref() + " was recreated with its original content", nil
 	case !d.is(now):
-		return "", "", fmt.Errorf("the record's undo is rejected: %s is a %s", d.Ref(), now.GroupVersionKind())
+		return "", "", fmt.Errorf("the record's undo data is rejected: %s is a %s", d.Ref(), now.GroupVersionKind())
 	case string(now.GetUID()) == d.UID && now.GetDeletionTimestamp() == nil:
 		return ledger.StateReverted, d.Ref() + " was not changed", nil
 	}

@@ -62,7 +62,7 @@ func (c *Cluster) Rollout(ctx context.Context, d *Data) (*Rollout, error) {
 		if carries(&pod, d.ConfigMap) {
 			if lingers(&pod, r.Want >= 0 || d.Replaced == Rolling) {
 				r.Problems = append(r.Problems,
-					fmt.Sprintf("pod %q has terminated (%s) and does not count", pod.Name, PodState(&pod)))
+					fmt.Sprintf("pod %q has terminated (%s) and is not counted", pod.Name, PodState(&pod)))
 				continue
 			}
 			r.New++
@@ -225,7 +225,7 @@ func (c *Cluster) Wait(
 		case err == nil && (r.Done || r.Later):
 			return r, nil
 		case err == nil && r.Held && mayCrash:
-			r.Text += "; old pods are kept until new ones are ready, but the new ones crash"
+			r.Text += "; old pods are kept until new ones are ready, but the new ones are crashing"
 			return r, nil
 		case err == nil:
 			last = r

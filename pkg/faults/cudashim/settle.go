@@ -134,7 +134,8 @@ func (e *ending) settle(ctx context.Context, step ledger.Step) error {
 // the ConfigMap remains until its owner is deleted, and close returns a message about it.
 func (e *ending) close(ctx context.Context, d *Data) (string, error) {
 	if e.disarmed && e.notAnnotated != nil {
-		return fmt.Sprintf("\nconfigmap %s was not deleted but disarmed, because running pods mount it and could not be annotated (%v); it is deleted with %s",
+		return fmt.Sprintf("\nconfigmap %s was not deleted but disarmed, because running pods mount it and could not "+
+			"be annotated (%v); it will be deleted along with %s",
 			d.ConfigMap, e.notAnnotated, d.Ref()), nil
 	}
 	if err := deleteConfigMap(ctx, e.undoer.Cluster.Client, d.Namespace, e.run); err != nil {

@@ -157,7 +157,7 @@ func (s Shim) into(object map[string]any, ref string, t Template, chosen []Conta
 		case users == nil:
 			set(node, map[string]any{"name": shimNodeVar, "valueFrom": source})
 		case kubeedit.Text(users, kubeedit.Fields("valueFrom", "fieldRef", "fieldPath")) != "spec.nodeName":
-			return fmt.Errorf("%s: variable %[3]s of container %[2]q is not spec.nodeName: rename it", ref,
+			return fmt.Errorf("%s: variable %[3]s of container %[2]q is not set to spec.nodeName: rename it", ref,
 				c.Name, shimNodeVar)
 		}
 	}

@@ -37,7 +37,7 @@ func (c *Cluster) notFound(ctx context.Context, mapping *meta.RESTMapping, names
 	if err == nil {
 		for _, o := range all.Items {
 			if o.GetName() == name && o.GetNamespace() != namespace {
-				return fmt.Errorf("%s, but in namespace %q: specify -n %s", text, o.GetNamespace(),
+				return fmt.Errorf("%s, but exists in namespace %q: specify -n %s", text, o.GetNamespace(),
 					o.GetNamespace())
 			}
 		}

@@ -70,12 +70,12 @@ func (u Undoer) read(ctx context.Context, run ledger.Run, step ledger.Step) (d *
 		return nil, false, err
 	case d.ConfigMap != Name(run.ID):
 		return nil, false,
-			fmt.Errorf("the record's undo is rejected: %s is not the ConfigMap of run %s", d.ConfigMap, run.ID)
+			fmt.Errorf("the record's undo data is rejected: %s is not the ConfigMap of run %s", d.ConfigMap, run.ID)
 	case u.Cluster == nil:
 		return nil, false, errors.New("undoing the change requires a cluster")
 	}
 	if err := d.checkUndo(step.Target, u.LedgerNamespace); err != nil {
-		return nil, false, fmt.Errorf("the record's undo is rejected: %w", err)
+		return nil, false, fmt.Errorf("the record's undo data is rejected: %w", err)
 	}
 	sealed, err = configMapKeeper{u.Cluster.Client, d.Namespace, run.ID}.Has(ctx, d.seal(run.ID))
 	return d, sealed, err
@@ -146,7 +146,7 @@ func (u Undoer) unsealed(ctx context.Context, run ledger.Run, d *Data) (ledger.S
 			),
 		}
 	}
-	return ledger.StateReverted, fmt.Sprintf("%s: its pod templates contain no changes of the run", d.Ref()), nil
+	return ledger.StateReverted, fmt.Sprintf("%s: its pod templates contain none of the run's changes", d.Ref()), nil
 }
 
 func (u Undoer) settle() time.Duration {
@@ -189,7 +189,7 @@ func (u Undoer) takeBack(
 		case err != nil:
 			return fmt.Errorf("get %s: %w", d.Ref(), err)
 		case !d.is(now):
-			return fmt.Errorf("the record's undo is rejected: %s is a %s", d.Ref(), now.GroupVersionKind())
+			return fmt.Errorf("the record's undo data is rejected: %s is a %s", d.Ref(), now.GroupVersionKind())
 		case string(now.GetUID()) != d.UID:
 			said = fmt.Sprintf("%s was not changed, because it is a different object (UID %s, not %s)", d.Ref(),
 				now.GetUID(), d.UID)
@@ -238,7 +238,7 @@ func (d *Data) verdict(r *removal, after *unstructured.Unstructured) (ledger.Sta
 	case !r.changed && same:
 		said += " already"
 	case !r.changed:
-		said = d.Ref() + ": its pod templates contain no edits of the run, but other clients have changed them"
+		said = d.Ref() + ": its pod templates contain none of the run's edits, but other clients have changed them"
 	case !same:
 		said = d.Ref() +
 			": the run's edits were removed from its pod templates; other clients' changes were kept"

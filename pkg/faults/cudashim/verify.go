@@ -22,9 +22,9 @@ import (
 func (d *Data) checkTarget(target ledger.Target) error {
 	switch {
 	case d.Kind != target.Kind || d.Namespace != target.Namespace || d.Name != target.Name:
-		return fmt.Errorf("it is for %s in namespace %s, but its step is for %s", d.Ref(), d.Namespace, target)
+		return fmt.Errorf("it is for %s in namespace %s, but the step is for %s", d.Ref(), d.Namespace, target)
 	case target.UID != "" && d.UID != target.UID:
-		return fmt.Errorf("the record is for the %s with UID %s, but its step is for the UID %s", d.Ref(), d.UID, target.UID)
+		return fmt.Errorf("the record is for %s with UID %s, but its step is for UID %s", d.Ref(), d.UID, target.UID)
 	}
 	return nil
 }
@@ -33,7 +33,7 @@ func (d *Data) checkTarget(target ledger.Target) error {
 // objects of a different type than the data claims.
 func (d *Data) checkUndo(target ledger.Target, ledgerNamespace string) error {
 	if d.UID != target.UID {
-		return errors.New("its step does not contain the object's UID")
+		return errors.New("the step does not contain the object's UID")
 	}
 	if d.Kind == "Pod" {
 		return errors.New("a pod has no template")

@@ -23,10 +23,10 @@ func TestForgedRecords(t *testing.T) {
 		forge func(d *Data, target *ledger.Target)
 		want  string
 	}{
-		"another name":      {func(_ *Data, target *ledger.Target) { target.Name = "other" }, "its step is for"},
-		"another namespace": {func(_ *Data, target *ledger.Target) { target.Namespace = "other" }, "its step is for"},
+		"another name":      {func(_ *Data, target *ledger.Target) { target.Name = "other" }, "the step is for"},
+		"another namespace": {func(_ *Data, target *ledger.Target) { target.Namespace = "other" }, "the step is for"},
 		"another kind": {
-			func(_ *Data, target *ledger.Target) { target.Kind = "StatefulSet" }, "its step is for",
+			func(_ *Data, target *ledger.Target) { target.Kind = "StatefulSet" }, "the step is for",
 		},
 		"another UID": {func(_ *Data, target *ledger.Target) { target.UID = "u2" }, "with UID"},
 		"no UID": {

@@ -78,11 +78,11 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	}
 	var d undo
 	if err := json.Unmarshal(step.Undo.Data, &d); err != nil {
-		return "", "", fmt.Errorf("the data for the undo in the record cannot be read: %w", err)
+		return "", "", fmt.Errorf("the record's undo data cannot be read: %w", err)
 	}
 	node := step.Target.Name
 	if err := d.validate(run.ID, node); err != nil {
-		return "", "", fmt.Errorf("the record's undo is rejected: %w", err)
+		return "", "", fmt.Errorf("the record's undo data is rejected: %w", err)
 	}
 	if u.Client == nil {
 		return "", "", errors.New("undoing the change requires a cluster")

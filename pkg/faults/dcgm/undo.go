@@ -46,11 +46,11 @@ func (u Undoer) Undo(ctx context.Context, _ ledger.Run, step ledger.Step) (ledge
 	}
 	var d undo
 	if err := json.Unmarshal(step.Undo.Data, &d); err != nil {
-		return "", "", fmt.Errorf("the data for the undo in the record cannot be read: %w", err)
+		return "", "", fmt.Errorf("the record's undo data cannot be read: %w", err)
 	}
 	for _, before := range d.Before {
 		if before < 0 || before > maxXID {
-			return "", "", fmt.Errorf("the record's undo is rejected: %d is not an XID", before)
+			return "", "", fmt.Errorf("the record's undo data is rejected: %d is not an XID", before)
 		}
 	}
 	if u.Engine.Client == nil || u.Engine.Execer == nil {
@@ -69,5 +69,6 @@ func (u Undoer) Undo(ctx context.Context, _ ledger.Run, step ledger.Step) (ledge
 			return "", "", err
 		}
 	}
-	return ledger.StateReverted, "the host engine has the previous XIDs; its readers' metrics and conditions may remain", nil
+	return ledger.StateReverted, "the host engine has the previous XIDs again; its readers' metrics and conditions " +
+		"may remain", nil
 }

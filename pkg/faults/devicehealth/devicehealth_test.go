@@ -144,7 +144,7 @@ func TestApply(t *testing.T) {
 		"proven": {
 			nil, "allocatable nvidia.com/gpu: 2 -> 1|research/trainer: nvidia.com/gpu GPU-b Unhealthy", "", true,
 		},
-		"gate off": {func(n *node) { n.gate = false }, "for research/trainer: the kubelet's feature gate", "", true},
+		"gate off": {func(n *node) { n.gate = false }, "for research/trainer: the kubelet's ResourceHealthStatus feature gate", "", true},
 		"no effect": {func(n *node) { n.silent = true }, "",
 			"recorded 1 healthy devices of nvidia.com/gpu, but the node's status shows 2", true},
 		"refused": {

@@ -53,8 +53,9 @@ func (in *Injection) prove(
 	}
 	if len(missing) > 0 {
 		evidence = append(evidence, ledger.NewEvidence("pod status",
-			"does not show the health of devices for %s: the kubelet's feature gate ResourceHealthStatus is disabled, or its "+
-				"version is too old; only the node's allocatable resources show the fault", strings.Join(missing, ", ")))
+			"does not show the health of devices for %s: the kubelet's ResourceHealthStatus feature gate is "+
+				"disabled, or the kubelet version is too old; only the node's allocatable resources show the "+
+				"fault", strings.Join(missing, ", ")))
 	}
 	return evidence, context.Cause(ctx)
 }

@@ -30,7 +30,7 @@ var (
 
 // Describe implements fault.Undoer.
 func (u Undoer) Describe(ledger.Step) string {
-	return "stop reporting devices as unhealthy; the device plugin reports them again"
+	return "stop reporting devices as unhealthy; the device plugin then reports them again"
 }
 
 // Undo implements fault.Undoer.

@@ -125,7 +125,8 @@ func evidenceOf(proof api.BuiltFirewall, what api.Firewall) []ledger.Evidence {
 	if what.Partition != nil && proof.Unprobed > 0 {
 		all = append(all, ledger.Evidence{
 			Source: "probe", Time: now,
-			Text: fmt.Sprintf("%s only read back, because no selected pod on the node can send a matching packet", count.Of(proof.Unprobed, "rule")),
+			Text: fmt.Sprintf("%s could only be read back, because no selected pod on the node can send a matching "+
+				"packet", count.Of(proof.Unprobed, "rule")),
 		})
 	}
 	return all
@@ -209,8 +210,8 @@ func fate(removed api.RemovedFirewall, slow bool) (ledger.State, string) {
 		links = "; the queueing disciplines of " + count.Of(removed.Links, "pod link") + " were removed"
 	}
 	if !removed.Removed {
-		return ledger.StateReverted, "the node has no table of this run: another client removed it, it was never created, " +
-			"or the node has rebooted" + links
+		return ledger.StateReverted, "the node has no table from this run: another client removed it, it was never " +
+			"created, or the node has rebooted" + links
 	}
 	dropped := ""
 	if removed.Dropped > 0 {

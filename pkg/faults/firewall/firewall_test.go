@@ -171,7 +171,7 @@ func TestPartitionEvidence(t *testing.T) {
 		texts = append(texts, e.Source+": "+e.Text)
 	}
 	want := "nftables: table inet hardening; the kernel removes the rule in 1h0m0s | probe: dropped: 1, 2, 3, 4, and 1 more | " +
-		"probe: 1 rule only read back, because no selected pod on the node can send a matching packet"
+		"probe: 1 rule could only be read back, because no selected pod on the node can send a matching packet"
 	if got := strings.Join(texts, " | "); got != want {
 		t.Errorf("%s, wanted %s", got, want)
 	}
@@ -212,7 +212,7 @@ func TestUndo(t *testing.T) {
 			"its rule had already expired", "start remove close",
 		},
 		"gone": {
-			good, api.RemovedFirewall{}, nil, ledger.StateReverted, "has no table of this run", "start remove close",
+			good, api.RemovedFirewall{}, nil, ledger.StateReverted, "has no table from this run", "start remove close",
 		},
 		"others' rules": {
 			good, api.RemovedFirewall{Table: "hardening", Removed: true, Left: []string{"chain input"}}, nil,
@@ -222,7 +222,7 @@ func TestUndo(t *testing.T) {
 		},
 		"no nftables": {
 			good, api.RemovedFirewall{}, &api.Error{Code: api.CodeNoFilter}, ledger.StateReverted,
-			"has no table of this run", "start remove close",
+			"has no table from this run", "start remove close",
 		},
 		"the node is away": {
 			good, api.RemovedFirewall{}, errors.New("no route"), "",
@@ -231,7 +231,7 @@ func TestUndo(t *testing.T) {
 		"never made": {nil, api.RemovedFirewall{}, nil, ledger.StateReverted, "nothing had been changed", ""},
 		"forged": {
 			json.RawMessage(`{"firewall": {"table": "; flush ruleset"}, "settings": {"image": "evil"}}`),
-			api.RemovedFirewall{}, nil, ledger.StateReverted, "has no table of this run", "start remove close",
+			api.RemovedFirewall{}, nil, ledger.StateReverted, "has no table from this run", "start remove close",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

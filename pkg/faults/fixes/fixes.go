@@ -108,11 +108,11 @@ func (u Undoer) Describe(step ledger.Step) string {
 func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (ledger.State, string, error) {
 	var data Data
 	if err := json.Unmarshal(step.Undo.Data, &data); err != nil {
-		return "", "", fmt.Errorf("the data for the undo in the record cannot be read: %w", err)
+		return "", "", fmt.Errorf("the record's undo data cannot be read: %w", err)
 	}
 	switch {
 	case data.Name != step.Target.Name || step.Target.Kind != "RuntimeClass":
-		return "", "", fmt.Errorf("the record's undo is rejected: it is for RuntimeClass %s, but the target is %s",
+		return "", "", fmt.Errorf("the record's undo data is rejected: it is for RuntimeClass %s, but the target is %s",
 			data.Name, step.Target)
 	case u.Client == nil:
 		return "", "", errors.New("undoing the change requires a cluster")
@@ -203,7 +203,7 @@ func restartHelps(
 	ds, err := client.AppsV1().DaemonSets(pod.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err), err == nil && (ds.UID != owner.UID || ds.DeletionTimestamp != nil):
-		return fmt.Errorf("DaemonSet %s/%s was deleted and would not recreate the pod", pod.Namespace,
+		return fmt.Errorf("DaemonSet %s/%s was deleted, so it would not recreate the pod", pod.Namespace,
 			owner.Name)
 	case err != nil:
 		return fmt.Errorf("get DaemonSet %s/%s: %w", pod.Namespace, owner.Name, err)
@@ -215,7 +215,8 @@ func restartHelps(
 	case ds.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType &&
 		ds.Status.UpdatedNumberScheduled < ds.Status.DesiredNumberScheduled:
 		return fmt.Errorf(
-			"DaemonSet %s/%s has a pending update with the strategy OnDelete, so recreating the pod would change its version: recreate the pod manually",
+			"DaemonSet %s/%s has a pending update with the OnDelete strategy, so recreating the pod would change its "+
+				"version: recreate the pod manually",
 			pod.Namespace, owner.Name,
 		)
 	}

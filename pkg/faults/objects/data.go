@@ -40,10 +40,10 @@ func ReadData(step ledger.Step) (*Data, error) {
 	}
 	var d Data
 	if err := json.Unmarshal(step.Undo.Data, &d); err != nil {
-		return nil, fmt.Errorf("decode the record's undo: %w", err)
+		return nil, fmt.Errorf("decode the record's undo data: %w", err)
 	}
 	if err := d.validate(); err != nil {
-		return nil, fmt.Errorf("the record's undo is rejected: %w", err)
+		return nil, fmt.Errorf("the record's undo data is rejected: %w", err)
 	}
 	return &d, nil
 }
@@ -53,7 +53,7 @@ func ReadData(step ledger.Step) (*Data, error) {
 func (d *Data) validate() error {
 	switch {
 	case len(d.Created) > 0 == (d.Patched != nil):
-		return errors.New("it must either create or patch objects")
+		return errors.New("must be for either created or patched objects")
 	case len(d.Created) > maxObjects || len(d.Created) > 0 && len(d.Edits) > 0:
 		return errors.New("its list of created objects is invalid")
 	case d.Patched != nil && (len(d.Edits) == 0 || d.Patched.UID == ""):

@@ -95,7 +95,7 @@ func (w *Ownership) validate() error {
 		return nil
 	}
 	if size := len(kubeedit.Encode(w)); size == 0 || size > maxOwnership {
-		return fmt.Errorf("the owners of its fields take %d bytes; must be 1 to %d", size, maxOwnership)
+		return fmt.Errorf("the list of its field owners is %d bytes; must be 1 to %d", size, maxOwnership)
 	}
 	for _, lost := range w.Lost {
 		if err := lost.Validate(); err != nil {

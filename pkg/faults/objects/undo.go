@@ -107,7 +107,7 @@ func (u Undoer) read(step ledger.Step) (*Data, error) {
 		return nil, errNoCluster
 	}
 	if err := d.check(u.LedgerNamespace); err != nil {
-		return nil, fmt.Errorf("the record's undo is rejected: %w", err)
+		return nil, fmt.Errorf("the record's undo data is rejected: %w", err)
 	}
 	return d, nil
 }

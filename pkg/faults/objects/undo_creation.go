@@ -25,7 +25,8 @@ func (u undoing) live(ctx context.Context, o Object) (*unstructured.Unstructured
 		return nil, fmt.Errorf("get %s: %w", o, err)
 	case !o.is(live):
 		return nil,
-			fmt.Errorf("the record's undo is rejected: the object is a %s, not a %s", live.GroupVersionKind(), o.Kind)
+			fmt.Errorf("the record's undo data is rejected: the object is a %s, not a "+
+				"%s", live.GroupVersionKind(), o.Kind)
 	}
 	return live, nil
 }

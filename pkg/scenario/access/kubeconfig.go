@@ -97,15 +97,17 @@ func note(ends, until time.Time, asked time.Duration, now time.Time) string {
 	clock := func(t time.Time) string { return t.Local().Format("15:04:05") }
 	switch wanted := now.Add(asked); {
 	case ends.Before(wanted.Add(-tolerated)):
-		return fmt.Sprintf("the candidate's token expires at %s, before the time box at %s: the API server limits the lifetime "+
-			"(--service-account-max-token-expiration); create another kubeconfig before it expires", clock(ends),
+		return fmt.Sprintf("the candidate's token expires at %s, before the time box ends at %s: the API server "+
+			"limits the lifetime (--service-account-max-token-expiration); create another kubeconfig before it "+
+			"expires", clock(ends),
 			clock(until))
 	case ends.After(wanted.Add(tolerated)):
-		return fmt.Sprintf("the candidate's token expires at %s, after the time box at %s, as decided by the API server; "+
-			"ending the exercise deletes its account and invalidates the token", clock(ends), clock(until))
+		return fmt.Sprintf("the candidate's token expires at %s, after the time box ends at %s, as decided by the "+
+			"API server; ending the exercise deletes its account and invalidates the token", clock(ends), clock(until))
 	case wanted.After(until.Add(tolerated)):
-		return fmt.Sprintf("the candidate's token expires at %s, after the time box at %s: the minimum lifetime of a token is ten minutes; "+
-			"ending the exercise deletes its account and invalidates the token", clock(ends), clock(until))
+		return fmt.Sprintf("the candidate's token expires at %s, after the time box ends at %s: the minimum lifetime "+
+			"of a token is ten minutes; ending the exercise deletes its account and invalidates the "+
+			"token", clock(ends), clock(until))
 	}
 	return ""
 }

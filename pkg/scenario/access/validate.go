@@ -25,11 +25,12 @@ func Validate(a scenario.Access, ledgerNamespace string) error {
 			problems = append(problems, errors.New("access: namespace must not be empty"))
 		case namespace == ledgerNamespace:
 			problems = append(problems,
-				fmt.Errorf("access: namespace %q contains the ledger with the answer: specify another one",
+				fmt.Errorf("access: namespace %q contains the ledger with the answer: specify another namespace",
 					namespace))
 		case i < len(working) && slices.Contains([]string{"kube-system", "kube-public", "kube-node-lease"}, namespace):
 			problems = append(problems, fmt.Errorf(
-				"access.namespaces: an admin of namespace %q is admin of the cluster: move the namespace to access.read",
+				"access.namespaces: an admin of namespace %q is an admin of the cluster: move the namespace to "+
+					"access.read",
 				namespace,
 			))
 		}

@@ -164,4 +164,4 @@ func (p *ownPod) untilGone(ctx context.Context) error {
 // lostFor is the time for which a lost create request may still take effect.
 const lostFor = 2 * time.Second
 
-var errStillThere = errors.New("its node has not terminated it")
+var errStillThere = errors.New("the node has not terminated the pod")

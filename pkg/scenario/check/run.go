@@ -144,7 +144,7 @@ func (t *trial) until(ctx context.Context) (bool, error) {
 				return true, nil
 			}
 			t.since = now
-			t.progress("%s: the condition holds, and must hold for %s", t.check.Name, sustained)
+			t.progress("%s: the condition holds, and must keep holding for %s", t.check.Name, sustained)
 		case holds:
 			if t.lookedFrom.Sub(t.since) >= sustained {
 				return true, nil

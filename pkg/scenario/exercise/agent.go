@@ -214,7 +214,7 @@ func writeTask(p *place, e *Exercise, kubeconfig []byte) ([]string, error) {
 	card := CardOf(e)
 	card.Kubeconfig = filepath.Join(p.seen, kubeconfigFile)
 	card.Diagnosis = filepath.Join(p.seen, diagnosisFile)
-	card.Submit = howToSubmit + " Write it to the path in the field diagnosis, then exit."
+	card.Submit = howToSubmit + " Write it to the path in the diagnosis field, then exit."
 	text, err := json.MarshalIndent(card, "", "  ")
 	if err != nil {
 		return nil, err

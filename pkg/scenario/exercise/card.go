@@ -15,7 +15,8 @@ const howToSubmit = "Fix the problem in the cluster, and write your diagnosis as
 	"and explanation."
 
 // orInModule is for candidates with a Terraform module.
-const orInModule = "Instead of the cluster, you may fix the Terraform module and submit its directory. The module is applied with your permissions before grading."
+const orInModule = "Instead of fixing the cluster, you may fix the Terraform module and submit its directory. The " +
+	"module is applied with your permissions before grading."
 
 // Card returns the task card for the candidate of an exercise.
 func (l *Lab) Card(e *Exercise) Card { return CardOf(e) }

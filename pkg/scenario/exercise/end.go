@@ -182,7 +182,8 @@ func (l *Lab) endRun(ctx context.Context, id string, o EndOptions, missing error
 	if errors.As(err, new(*ledger.NotFoundError)) {
 		return nil,
 			fmt.Errorf("%w, and its run was not found either; if the ledger was deleted, search for objects with a string of 14 "+
-				"lowercase consonants and digits in the label app.kubernetes.io/instance, and for ClusterRoles lab-STRING",
+				"lowercase consonants and digits in the label app.kubernetes.io/instance, and for ClusterRoles named "+
+				"lab-STRING",
 				missing)
 	}
 	if err != nil {

@@ -58,7 +58,8 @@ func (l *Lab) Submit(ctx context.Context, id string, diagnosis scenario.Diagnosi
 	for _, one := range []string{diagnosis.Component, diagnosis.Object, diagnosis.Field, diagnosis.Mechanism} {
 		if len(one) > 500 {
 			return nil,
-				fmt.Errorf("a field of the diagnosis has %s, but the maximum is 500: move details to explanation",
+				fmt.Errorf("a field of the diagnosis has %s, but the maximum is 500: move details to the explanation "+
+					"field",
 					count.Of(len(one), "character"))
 		}
 	}
@@ -145,7 +146,7 @@ func (e Exercise) must(want string, may bool) error {
 	case e.Phase == Failed:
 		return &PhaseError{e, want, e.Message + "; start another one"}
 	}
-	why := "the fault is not verified yet: wait until the exercise has started"
+	why := "the fault has not been verified yet: wait until the exercise has started"
 	if e.Phase == Broken {
 		why = "the lab has not been handed over yet: wait until the exercise has started"
 	}

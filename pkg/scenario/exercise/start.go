@@ -131,7 +131,7 @@ func (s *start) reached(ctx context.Context, change func(e *Exercise, now time.T
 	now := s.clock()
 	e, err := s.lab.update(ctx, s.e.ID, func(e *Exercise) error {
 		if !e.Running() {
-			return &PhaseError{*e, "start", "the exercise was ended while starting"}
+			return &PhaseError{*e, "start", "the exercise was ended while it was starting"}
 		}
 		change(e, now)
 		return nil

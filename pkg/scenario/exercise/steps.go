@@ -89,7 +89,7 @@ func (s *start) step(step scenario.Step) error {
 		return nil
 	case len(step.Wait) > 0:
 		s.add(nil, look(s.home(), action, func(ctx context.Context, _ fault.Recorder) (string, error) {
-			return s.hold(ctx, "the checks before the next step do not hold", step.Wait)
+			return s.hold(ctx, "the checks before the next step do not pass", step.Wait)
 		}))
 		return nil
 	case step.Delete != nil, len(step.Replace) > 0, step.NodeShell != nil, step.InPods != nil:

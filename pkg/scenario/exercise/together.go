@@ -45,7 +45,8 @@ func Together(all []*scenario.Resolved) error {
 		free += node.FreeGPUs
 	}
 	if gpus > free {
-		return fmt.Errorf("the scenarios need %d free GPUs together, but only %d are free: choose fewer scenarios", gpus, free)
+		return fmt.Errorf("the scenarios need %d free GPUs in total, but only %d are free: choose fewer "+
+			"scenarios", gpus, free)
 	}
 	return nil
 }

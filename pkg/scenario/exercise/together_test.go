@@ -28,7 +28,7 @@ func TestTogether(t *testing.T) {
 	}{
 		"one":        {[]*scenario.Resolved{node}, ""},
 		"fits":       {[]*scenario.Resolved{a, b}, ""},
-		"GPUs":       {[]*scenario.Resolved{a, big}, "need 4 free GPUs together, but only 3 are free"},
+		"GPUs":       {[]*scenario.Resolved{a, big}, "need 4 free GPUs in total, but only 3 are free"},
 		"a node":     {[]*scenario.Resolved{a, node}, "scenario node with seed 7 changes nodes"},
 		"root":       {[]*scenario.Resolved{shell, a}, "scenario shell with seed 7 changes nodes"},
 		"namespaces": {[]*scenario.Resolved{a, one("c", "team-a", 0)}, "scenarios a and c both use namespace team-a"},

@@ -67,11 +67,12 @@ func (l *Lab) verifySeals(ctx context.Context, e *Exercise, names ...string) err
 	}
 	run, err := l.Session.Ledger.Get(ctx, e.ID)
 	if errors.As(err, new(*ledger.NotFoundError)) {
-		return fmt.Errorf("the run of exercise %s, which authenticates its record, is missing: %w; to end the exercise without --restore, run: %s",
+		return fmt.Errorf("the run that authenticates the record of exercise %s is missing: %w; to end the exercise "+
+			"without --restore, run: %s",
 			e.ID, err, l.Session.Ledger.Command("scenario", "end", e.ID))
 	}
 	if err != nil {
-		return fmt.Errorf("read the run of exercise %s, which authenticates its record: %w", e.ID, err)
+		return fmt.Errorf("read the run that authenticates the record of exercise %s: %w", e.ID, err)
 	}
 	written := map[string]string{}
 	for _, step := range run.Steps {

@@ -50,7 +50,7 @@ func noEviction(budget map[string]any) string {
 	spec, _, _ := unstructured.NestedMap(budget, "spec")
 	most, least := fmt.Sprint(spec["maxUnavailable"]), fmt.Sprint(spec["minAvailable"])
 	if most == "0" || most == "0%" || least == "100%" {
-		return "it allows no eviction, so that no node with its pods can be drained"
+		return "it allows no eviction, so no node with its pods can be drained"
 	}
 	return ""
 }
@@ -61,18 +61,19 @@ func nextPodsFail(was, is map[string]any) string {
 	strategy, _, _ := unstructured.NestedMap(is, "spec", "updateStrategy")
 	before, _, _ := unstructured.NestedMap(was, "spec", "updateStrategy")
 	if strategy["type"] == "OnDelete" && before["type"] != "OnDelete" {
-		return "spec.updateStrategy is OnDelete, so that changes have no effect on its pods"
+		return "spec.updateStrategy is OnDelete, so changes have no effect on its pods"
 	}
 	partition, _, _ := unstructured.NestedInt64(strategy, "rollingUpdate", "partition")
 	if old, _, _ := unstructured.NestedInt64(before, "rollingUpdate", "partition"); partition > old {
-		return fmt.Sprintf("spec.updateStrategy.rollingUpdate.partition is %d, so that changes have no effect on its pods",
+		return fmt.Sprintf("spec.updateStrategy.rollingUpdate.partition is %d, so changes have no effect on its pods",
 			partition)
 	}
 	had, has := containersOf(was), containersOf(is)
 	for _, name := range slices.Sorted(maps.Keys(has)) {
 		if has[name]["imagePullPolicy"] == string(corev1.PullNever) &&
 			had[name]["imagePullPolicy"] != string(corev1.PullNever) {
-			return "container " + name + ": imagePullPolicy is Never, so that its pods start only on nodes that have the image"
+			return "container " + name + ": imagePullPolicy is Never, so its pods start only on nodes that have the " +
+				"image"
 		}
 		if bad := unreasonable(had[name], has[name]); bad != "" {
 			return "container " + name + ": " + bad

@@ -239,8 +239,8 @@ func TestInterpolateErrors(t *testing.T) {
 a[1]["b/c"]: ${p.none}: p has no field "none" (at character 5)
 d: missing } after ${; write $${ for a literal ${ (at character 1)
 e: unexpected end of the expression (at line 2, character 11)
-f: omit is not allowed in a longer string (at character 5)
-g: null is not allowed in a longer string (at character 5)
+f: omit is not allowed within a longer string (at character 5)
+g: null is not allowed within a longer string (at character 5)
 ["h.i"]: unknown name HOME; supported variables: facts, now, o, p (at character 3)
 trainer: duplicate key "trainer"`
 	if diff := cmp.Diff(want, err.Error()); diff != "" {

@@ -154,9 +154,9 @@ func asText(value any) (string, error) {
 	case string:
 		return value, nil
 	case nil:
-		return "", errors.New("null is not allowed in a longer string")
+		return "", errors.New("null is not allowed within a longer string")
 	case Omit:
-		return "", errors.New("omit is not allowed in a longer string")
+		return "", errors.New("omit is not allowed within a longer string")
 	case map[string]any, []any:
 		text, err := json.Marshal(value)
 		return string(text), err

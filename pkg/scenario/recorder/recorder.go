@@ -156,7 +156,7 @@ func (p *Proxy) Serve(ctx context.Context, listener net.Listener) error {
 	case ctx.Err() != nil && errors.Is(err, http.ErrServerClosed):
 		return nil
 	}
-	return fmt.Errorf("serve the candidate's kubectl: %w", err)
+	return fmt.Errorf("serve requests from the candidate's kubectl: %w", err)
 }
 
 // Recording is a running proxy.

@@ -45,7 +45,7 @@ func (r *reader) bounded(name string, text []byte) bool {
 			signs = 0
 		}
 		if depth > maxNesting || signs > maxNesting {
-			r.at(token.Range, "nested more than %d deep", maxNesting)
+			r.at(token.Range, "nested more than %d levels deep", maxNesting)
 			return false
 		}
 	}
@@ -93,7 +93,8 @@ func (m metered) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 		place := m.Range()
 		return cty.DynamicVal, hcl.Diagnostics{{
 			Severity: hcl.DiagError, Summary: "for expressions are too expensive", Subject: &place,
-			Detail: fmt.Sprintf("Together they may have at most %d iterations, and process strings of at most %d MiB.",
+			Detail: fmt.Sprintf("All for expressions together may have at most %d iterations, and process strings of "+
+				"at most %d MiB.",
 				maxSteps,
 				maxLooped>>20),
 		}}
@@ -171,7 +172,7 @@ func swells(name string, args []cty.Value) error {
 	}
 	switch {
 	case (name == "format" || name == "formatlist") && len(words) > 0 && wide.MatchString(words[0]):
-		return function.NewArgErrorf(0, "has a width over 999")
+		return function.NewArgErrorf(0, "has a width greater than 999")
 	case name == "replace" && len(words) == 3 && strings.Count(words[0], words[1])*len(words[2]) > maxString:
 		return function.NewArgErrorf(2, "creates a string of more than %d KiB", maxString>>10)
 	}

@@ -74,7 +74,7 @@ func bodyOf(fields []field, object map[string]any) (Body, error) {
 	for _, key := range slices.Sorted(maps.Keys(object)) {
 		i := slices.IndexFunc(fields, func(f field) bool { return f.key() == key })
 		if i < 0 {
-			return nil, fmt.Errorf("%s: field not supported by Terraform's provider", key)
+			return nil, fmt.Errorf("%s: field not supported by the Terraform provider", key)
 		}
 		value, err := fromKubernetes(fields[i], object[key])
 		if err != nil {

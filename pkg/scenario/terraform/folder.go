@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
 // Limits for a module, well above the needs of a lab.
@@ -52,14 +54,15 @@ func load(folder string) (Files, error) {
 		}
 		if size += len(text); size > maxText || len(files) == maxFiles {
 			return nil, fmt.Errorf(
-				"the module in %s is too large: must have at most %d files and %d KiB", folder,
-				maxFiles, maxText>>10,
+				"the module in %s is too large: the maximum is %s and %d KiB", folder,
+				count.Of(maxFiles, "file"), maxText>>10,
 			)
 		}
 		files[name] = text
 	}
 	if len(files) == 0 {
-		return nil, fmt.Errorf("%s contains no .tf files: specify the directory that `start --terraform` wrote", folder)
+		return nil, fmt.Errorf("%s contains no .tf files: specify the directory of the module that `start "+
+			"--terraform` wrote", folder)
 	}
 	return files, nil
 }
@@ -127,7 +130,7 @@ func Vacant(folder string) error {
 	case err != nil:
 		return err
 	case len(entries) > 0:
-		return fmt.Errorf("directory %s is not empty: specify a new or an empty one", folder)
+		return fmt.Errorf("directory %s is not empty: specify a new or empty directory", folder)
 	}
 	return nil
 }

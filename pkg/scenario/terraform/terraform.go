@@ -68,7 +68,7 @@ func (m Module) Within(began Module, namespaces []string) error {
 			textAt(object, "metadata", "name")
 		switch {
 		case !slices.Contains(kinds, kind):
-			return fmt.Errorf("the module must not contain %s %s: supported kinds: %s", kind, name,
+			return fmt.Errorf("the module must not contain %s %s; supported kinds: %s", kind, name,
 				strings.Join(kinds, ", "))
 		case !slices.Contains(namespaces, namespace):
 			return fmt.Errorf("the module must not contain %s %s in namespace %q: the namespace must be %s", kind, name,
@@ -78,7 +78,7 @@ func (m Module) Within(began Module, namespaces []string) error {
 	}
 	for _, resource := range m.Types() {
 		if _, had := began.Resources[resource]; !had {
-			return fmt.Errorf("the module must not contain resources of type %s: supported types: %s", resource,
+			return fmt.Errorf("the module must not contain resources of type %s; supported types: %s", resource,
 				strings.Join(append(began.Types(), "Kubernetes objects"), ", "))
 		}
 	}

@@ -390,7 +390,7 @@ func TestReadRefuses(t *testing.T) {
 			"\"\n  l = range(100)\n  a = [for x in local.l : [for y in local.l : \"" +
 			strings.Repeat("${local.s}", 29) + "\"]]\n}": "for expressions are too expensive",
 		`locals { a = range(1000) }`:                                                   "the maximum is 100",
-		`locals { a = format("%99999999d", 1) }`:                                       "width over 999",
+		`locals { a = format("%99999999d", 1) }`:                                       "width greater than 999",
 		`locals { a = [` + strings.Repeat("1,", 200) + `] }`:                           "the maximum is 100",
 		`locals { a = ` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + ` }`: "nested more than",
 		`locals { a = ` + strings.Repeat("!", 5000) + `true }`:                         "nested more than",
@@ -483,7 +483,7 @@ func TestWithin(t *testing.T) {
 		t.Error(err)
 	}
 	for want, change := range map[string]func(*Module){
-		`not contain ConfigMap x: supported kinds: Deployment.apps`: func(m *Module) {
+		`not contain ConfigMap x; supported kinds: Deployment.apps`: func(m *Module) {
 			m.Objects = append(m.Objects,
 				Object{"apiVersion": "v1", "kind": "ConfigMap", "metadata": Object{"name": "x", "namespace": "shared"}})
 		},

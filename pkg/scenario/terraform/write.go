@@ -68,7 +68,7 @@ func (s Source) readsBack(files Files) error {
 	}
 	for i, object := range s.Objects {
 		if i >= len(back.Objects) || !equal(object, back.Objects[i]) {
-			return fmt.Errorf("%s contains a value that Terraform's provider does not support", nameOf(object))
+			return fmt.Errorf("%s contains a value that the Terraform provider does not support", nameOf(object))
 		}
 	}
 	for resource, all := range s.Resources {
@@ -388,7 +388,8 @@ usual functions are supported. Do not use modules, data sources or provisioners.
 `)
 	if len(s.Resources) > 0 {
 		b.WriteString(
-			"\nResources of provider google are graded by their contents. They are never applied, and the project does not have to exist.\n",
+			"\nResources of the google provider are graded by their contents. They are never applied, and the " +
+				"project does not have to exist.\n",
 		)
 	}
 	return b.String()

@@ -52,7 +52,7 @@ func newGraph(r doctor.Report) *htmlGraph {
 		return nil
 	}
 	g := &htmlGraph{Left: left, Wide: drawLayers(r, columns), Tree: drawTree(r, columns)}
-	label := fmt.Sprintf("%s and consequences, with %s", count.Of(len(columns[0]), "cause"),
+	label := fmt.Sprintf("%s and the consequences, drawn with %s", count.Of(len(columns[0]), "cause"),
 		count.Of(len(g.Wide.Edges), "arrow"))
 	g.Wide.Label, g.Tree.Label = label, label
 	return g

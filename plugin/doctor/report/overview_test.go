@@ -85,7 +85,7 @@ func TestAffectedPods(t *testing.T) {
 func TestNodesThatNobodyAskedFor(t *testing.T) {
 	t.Parallel()
 	healthyWhy := engine.NotAsked +
-		": according to the API, it looks healthy or similar to nodes that were inspected (to include it, use --all-gpu-nodes)"
+		": according to the API, it looks healthy or is similar to nodes that were inspected (to include it, use --all-gpu-nodes)"
 	unknown := func(check, why string, nodes ...string) engine.Unknown {
 		u := engine.Unknown{Check: check, Why: why}
 		for _, n := range nodes {
@@ -108,7 +108,7 @@ func TestNodesThatNobodyAskedFor(t *testing.T) {
 		},
 		"some read": {
 			[]engine.Unknown{unknown("hw.xid", healthyWhy, "a", "b", "c", "d", "e")}, 1, false,
-			"5 GPU nodes were not inspected, because they look healthy according to the API or similar to inspected nodes: a, b, c and 2 more. To complete 1 check, run: kubectl gpu-fault doctor --all-gpu-nodes",
+			"5 GPU nodes were not inspected, because, according to the API, they look healthy or are similar to inspected nodes: a, b, c and 2 more. To complete 1 check, run: kubectl gpu-fault doctor --all-gpu-nodes",
 		},
 		"others named": {
 			[]engine.Unknown{unknown("hw.xid", engine.NotAsked+": other nodes were named", "a")}, 1, false,

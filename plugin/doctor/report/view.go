@@ -385,7 +385,8 @@ func Unread(r doctor.Report) string {
 	case strings.Contains(why, "looks healthy") && r.Summary.NodesRead == 0:
 		text += " look healthy according to the API and were not inspected"
 	case strings.Contains(why, "looks healthy"):
-		text += " were not inspected, because they look healthy according to the API or similar to inspected nodes"
+		text += " were not inspected, because, according to the API, they look healthy or are similar to inspected " +
+			"nodes"
 	default:
 		text += " " + was + " not selected"
 	}

@@ -33,9 +33,10 @@ func Checks() []engine.Check {
 	return []engine.Check{
 		{
 			ID: "rbac.quota", Symptom: engine.Precise, Layer: finding.LayerAccess, Title: "a quota or limit prevents GPU pods from being created",
-			Needs:    []engine.Need{engine.NeedAPI},
-			Reads:    reads + "; ResourceQuotas and LimitRanges",
-			Why:      "The API server's error names the quota and the requested and used amounts. A quota whose key is nvidia.com/gpu instead of requests.nvidia.com/gpu limits nothing, and is a warning.",
+			Needs: []engine.Need{engine.NeedAPI},
+			Reads: reads + "; ResourceQuotas and LimitRanges",
+			Why: "The API server's error names the quota and the requested and used amounts. A quota whose key is " +
+				"nvidia.com/gpu instead of requests.nvidia.com/gpu limits nothing, and is reported as a warning.",
 			Explains: []string{"wl.forbidden", "wl.pod-failing"}, ExplainsAs: component,
 			Doc:     "https://kubernetes.io/docs/concepts/policy/resource-quotas/#resource-quota-for-extended-resources",
 			Sources: []string{"kubeflow/website#2460", "eidf#26", "k8s-device-plugin#304"},
@@ -259,7 +260,7 @@ func checkPodSecurity(f *facts.Facts, r *engine.Result) {
 			issue.Title = "Pod Security rejects the pods, which get their GPU through hostPath volumes"
 			issue.Severity, issue.Confidence = finding.Error, finding.Likely
 			issue.Fix.Text = "Without a device plugin, only these volumes give the pods their GPU, and they need the " +
-				"level privileged. If users cannot create pods in the namespace, give it the label " +
+				"privileged level. If users cannot create pods in the namespace, give it the label " +
 				"pod-security.kubernetes.io/enforce=privileged (warn and audit can keep their level). If the nodes " +
 				"have a GPU resource in .status.allocatable, or users can create pods there, let a device plugin " +
 				"provide the GPU: make the pods request its resource, and remove the settings in the message."
@@ -288,7 +289,7 @@ func checkPodSecurity(f *facts.Facts, r *engine.Result) {
 			issue.Fix = finding.Fix{
 				Text: "If you installed the plugin, and users cannot create pods in its namespace, give the " +
 					"namespace the label pod-security.kubernetes.io/enforce=privileged: the plugin needs its " +
-					"hostPath volumes. (Talos enforces the level baseline unless a label sets another.) The name of " +
+					"hostPath volumes. (Talos enforces the baseline level unless a label sets another.) The name of " +
 					"a DaemonSet does not show who created it.",
 				Commands: issue.Fix.Commands,
 			}
@@ -375,12 +376,13 @@ func forbiddenFix(x facts.Refusal) (title string, fix finding.Fix, vague bool) {
 	)
 	switch {
 	case strings.Contains(message, "against any pod security policy"):
-		return "the pods' service account may use no PodSecurityPolicy that allows the pods", finding.Fix{
-			Text: "Let the service account use a policy that allows the settings in the message: create a Role with " +
-				"the verb use for the policy, and a RoleBinding in the namespace (older charts have a value for " +
-				"this). Kubernetes 1.25 removed PodSecurityPolicy.",
-			Commands: []string{describe, "kubectl get podsecuritypolicies"},
-		}, false
+		return "the pods' service account is not allowed to use any PodSecurityPolicy that allows the " +
+				"pods", finding.Fix{
+				Text: "Let the service account use a policy that allows the settings in the message: create a Role with " +
+					"the use verb for the policy, and a RoleBinding in the namespace (older charts have a value for " +
+					"this). Kubernetes 1.25 removed PodSecurityPolicy.",
+				Commands: []string{describe, "kubectl get podsecuritypolicies"},
+			}, false
 	case strings.Contains(message, "serviceaccount") && strings.Contains(message, "not found"):
 		return "the pods cannot be created: their service account does not exist",
 			finding.Fix{
@@ -397,7 +399,8 @@ func forbiddenFix(x facts.Refusal) (title string, fix finding.Fix, vague bool) {
 			}, true
 	case strings.Contains(message, "is forbidden: User "):
 		return "the pods cannot be created: a role is missing", finding.Fix{
-			Text: "Bind a role that can create pods to the user that the message names. A binding's role cannot be changed: delete and recreate the binding.",
+			Text: "Bind a role that allows creating pods to the user named in the message. A binding's role cannot " +
+				"be changed: delete and recreate the binding.",
 			Commands: []string{
 				describe,
 				shell.Command("kubectl get rolebindings,clusterrolebindings -A -o wide | grep -F %s",

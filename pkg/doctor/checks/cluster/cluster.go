@@ -163,7 +163,8 @@ func checkNotReady(f *facts.Facts, r *engine.Result) {
 		if taint, leaves := departs(n); leaves {
 			issue.Severity, issue.Title = finding.Info, "the node is being removed and is no longer Ready"
 			issue.Fix = finding.Fix{
-				Text: "No action is needed: an autoscaler or the cloud provider removes the node, and its pods are recreated elsewhere.",
+				Text: "No action is needed: an autoscaler or the cloud provider is removing the node, and its pods " +
+					"will be recreated elsewhere.",
 			}
 			issue.Evidence = append(issue.Evidence, finding.Evidence{Source: n.Object().String(), Text: taint})
 		} else if young && age < joinTime {
@@ -398,9 +399,9 @@ func checkNodeState(f *facts.Facts, r *engine.Result) {
 					issue.Evidence = append(issue.Evidence,
 						finding.Evidence{Source: n.Object().String() + " .metadata", Text: label + "=" + value})
 					issue.Fix = finding.Fix{
-						Text: "The controller that set " + label + " cordoned the node, and uncordons it when its " +
-							"work there is complete. If the value does not change, find out what the controller is " +
-							"waiting for. Do not uncordon the node before.",
+						Text: "The controller that set " + label + " cordoned the node, and will uncordon it when " +
+							"its work there is complete. If the value does not change, find out what the controller " +
+							"is waiting for. Do not uncordon the node before it has finished.",
 						Commands: issue.Fix.Commands[:1],
 					}
 				}
@@ -461,9 +462,9 @@ func pressureFix(n *facts.Node, kind corev1.NodeConditionType) finding.Fix {
 	switch kind {
 	case corev1.NodeDiskPressure:
 		return finding.Fix{
-			Text: "Find out what fills the disk: images, logs, or files that containers write to emptyDir volumes or " +
-				"outside their volumes. Remove or limit them, or give the node a larger disk: GPU images take 10 to " +
-				"20 GB each. The kubelet removes unused images automatically.",
+			Text: "Find out what is filling the disk: images, logs, or files that containers write to emptyDir " +
+				"volumes or outside their volumes. Remove or limit them, or give the node a larger disk: GPU images " +
+				"take 10 to 20 GB each. The kubelet removes unused images automatically.",
 			Commands: []string{
 				shell.OnHost(n.Name, "df -h"), shell.OnHost(n.Name, "sudo crictl images"),
 				shell.OnHost(n.Name, "sudo du -xsh /var/log /var/lib/kubelet/pods"),
@@ -471,14 +472,14 @@ func pressureFix(n *facts.Node, kind corev1.NodeConditionType) finding.Fix {
 		}
 	case corev1.NodeMemoryPressure:
 		return finding.Fix{
-			Text: "Find what uses the node's memory, and set memory limits for GPU pods.",
+			Text: "Find out what is using the node's memory, and set memory limits for GPU pods.",
 			Commands: []string{
 				"kubectl top pods -A --sort-by=memory", shell.Command("kubectl describe node %s", n.Name),
 			},
 		}
 	}
 	return finding.Fix{
-		Text:     "Find what starts so many processes on the node.",
+		Text:     "Find out what is starting so many processes on the node.",
 		Commands: []string{shell.OnHost(n.Name, "ps -eLf | wc -l")},
 	}
 }

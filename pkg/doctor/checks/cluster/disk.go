@@ -49,10 +49,10 @@ func describeDisk(f *facts.Facts, n *facts.Node, since time.Time, issue *finding
 			issue.Title = fmt.Sprintf("the node's %d GiB disk is full, and the kubelet finds no unused image to remove",
 				disk>>30)
 		}
-		issue.Fix.Text = "Find out what fills the disk (df, then du). If images that pods use fill it, the disk is " +
-			"too small, and pruning does not help: GPU images take 10 to 20 GB each. Give the node group or pool a " +
-			"larger disk and replace its nodes, because existing nodes keep their disks. If logs or files from pods " +
-			"fill it, remove them."
+		issue.Fix.Text = "Find out what is filling the disk (df, then du). If it is images that pods use, the disk " +
+			"is too small, and pruning does not help: GPU images take 10 to 20 GB each. Give the node group or pool " +
+			"a larger disk and replace its nodes, because existing nodes keep their disks. If logs or files from " +
+			"pods fill it, remove them."
 		return
 	}
 }

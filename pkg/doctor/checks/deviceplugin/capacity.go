@@ -25,7 +25,8 @@ func pluginPodCheck() engine.Check {
 		Title: "a device plugin pod does not become ready",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "state, last state and restarts of containers in device plugin pods; the pods' newest warning event and log tails",
-		Why:   "A symptom, reported in case no other check finds the cause. Pods that have been starting for less than 2 minutes, or are being deleted, are ignored.",
+		Why: "A symptom, reported if no other check finds the cause. Pods that have been starting for less than 2 " +
+			"minutes, or are being deleted, are ignored.",
 		Explains: facts.GPULost(
 			"dp.capacity-zero", "dp.unhealthy", "op.operand-failing", "op.clusterpolicy", "gfd.labels",
 		),
@@ -237,8 +238,8 @@ func noPluginCheck() engine.Check {
 			"Otherwise, pods cannot use the NVIDIA GPUs that the node's labels or hardware show. This is an error if " +
 			"pods are waiting for GPUs, and Info if the cluster has no GPU software at all, because the GPUs may " +
 			"serve another purpose. After a plugin is removed, the kubelet keeps the capacity for a while but " +
-			"allocates nothing, which is an error. Missing devices of a DRA driver are reported if a claim is " +
-			"waiting for them.",
+			"allocates nothing; this is reported as an error. Missing devices of a DRA driver are reported if a " +
+			"claim is waiting for them.",
 		Explains: facts.GPULost("op.clusterpolicy"),
 		Doc:      "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/",
 		Sources: []string{"k8s-device-plugin#33", "k8s-device-plugin#585", "k8s-device-plugin#1934",
@@ -335,8 +336,8 @@ func describeDeployLabels(f *facts.Facts, n *facts.Node, found *finding.Finding)
 		found.Fix = finding.Fix{
 			Text: "The operator sets these labels on nodes with nvidia.com/gpu.present=true: check whether its log " +
 				"shows why it did not, or whether another client removed them. Then set all of them (last command), " +
-				"except the labels for operands that the node should not have: on its own, the device plugin would " +
-				"wait for the toolkit. The driver needs no change.",
+				"except the labels for operands that the node should not have: with only its own label, the device " +
+				"plugin would wait for the toolkit. The driver needs no change.",
 			Commands: []string{
 				facts.OperatorLog(f),
 				shell.Command("kubectl get node %s %s --show-labels", n.Name, other.Name),
@@ -436,7 +437,7 @@ func noPluginFix(f *facts.Facts, n *facts.Node) finding.Fix {
 	}
 	if p, _ := platform.Of(string(n.Distribution)); p.Driver.Fix != "" {
 		return finding.Fix{
-			Text: "Do not install a driver or a second plugin beside those of the platform. " + p.Driver.Fix,
+			Text: "Do not install a driver or a second plugin in addition to the platform's own. " + p.Driver.Fix,
 		}
 	}
 	return finding.Fix{

@@ -54,7 +54,7 @@ func installPlugin(n *facts.Node) (text string, commands []string) {
 	commands = []string{install(command, values,
 		facts.ChartDevicePlugin, facts.ChartRepository(facts.ChartDevicePlugin))}
 	if len(values) > 0 {
-		text = " By default, the chart tolerates only the taint nvidia.com/gpu; the command sets tolerations for all " +
+		text = " By default, the chart tolerates only the nvidia.com/gpu taint; the command sets tolerations for all " +
 			"of the node's taints."
 	}
 	if n.Labels["nvidia.com/gpu.present"] != "true" &&

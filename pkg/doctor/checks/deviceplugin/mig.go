@@ -23,7 +23,7 @@ func migStrategyCheck() engine.Check {
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "node labels nvidia.com/mig.* and nvidia.com/gpu.product, MIG mode and instances in nvidia-smi -q -x, " +
 			"logs of the device plugin and feature discovery, capacity, and requests of Pending pods",
-		Why: "The strategy single requires all GPUs on a node to have equal instances and offers them as " +
+		Why: "The single strategy requires all GPUs on a node to have equal instances and offers them as " +
 			"nvidia.com/gpu; mixed offers each profile as nvidia.com/mig-PROFILE, and whole GPUs as nvidia.com/gpu; " +
 			"none ignores MIG. No strategy offers a GPU in MIG mode without instances.",
 		Explains: facts.GPULost("sched.wrong-resource-name", "sched.bigger-than-any-node", "dp.capacity-zero",
@@ -76,7 +76,7 @@ func checkMIGNode(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		return
 	}
 	fix := finding.Fix{Text: "Partition all GPUs on the node identically (with the MIG manager: label " +
-		"nvidia.com/mig.config) while no pod uses them, or use the strategy mixed, which allows any partitioning."}
+		"nvidia.com/mig.config) while no pod uses them, or use the mixed strategy, which allows any partitioning."}
 	if h, ok := facts.ReleaseOf(f, facts.ChartDevicePlugin); ok {
 		fix.Commands = append(fix.Commands, facts.HelmUpgrade(h, "migStrategy=mixed"))
 	} else {
@@ -193,7 +193,7 @@ func checkUndivided(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 	want := n.Labels["nvidia.com/mig.config"]
 	if manager := facts.Current(n, facts.MIGManager); (want == "" || want == modeOnly) && len(manager) > 0 {
 		if want == modeOnly {
-			found.Cause = "The configuration all-enabled only enables MIG mode. It is meant for programs that create " +
+			found.Cause = "The all-enabled configuration only enables MIG mode. It is meant for programs that create " +
 				"instances themselves."
 		}
 		found.Fix.Text = "Have the MIG manager, which runs on the node, create instances or disable MIG: set the " +

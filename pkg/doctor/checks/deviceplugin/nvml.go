@@ -203,10 +203,10 @@ func nestedFix(n *facts.Node) (fix finding.Fix, nested bool) {
 	switch {
 	case n.Labels["minikube.k8s.io/version"] != "" || n.Labels["minikube.k8s.io/name"] != "":
 		return finding.Fix{
-			Text: "minikube passes GPUs to its node only when the cluster is created. With the driver docker, " +
+			Text: "minikube passes GPUs to its node only when the cluster is created. With the docker driver, " +
 				"configure the NVIDIA Container Toolkit for Docker on the host, then create the cluster with --gpus " +
 				"all (minikube start --driver docker --container-runtime docker --gpus all), which enables the " +
-				"add-on nvidia-device-plugin. First delete an existing cluster, including everything in it.",
+				"nvidia-device-plugin add-on. First delete any existing cluster, including everything in it.",
 			Commands: []string{"minikube profile list"},
 		}, true
 	case strings.HasPrefix(n.Spec.ProviderID, "kind://"):
@@ -229,8 +229,8 @@ func nvmlFix(f *facts.Facts, n *facts.Node, pod *corev1.Pod, class string) findi
 	if n.ToolkitSetting(facts.AcceptsEnv) == "false" && !facts.PrivilegedForToolkit(pod) {
 		return finding.Fix{
 			Text: facts.AcceptsEnv + " is false in the toolkit's configuration, so only privileged containers get " +
-				"GPUs through the variable NVIDIA_VISIBLE_DEVICES, and the plugin's container is not privileged. " +
-				"Give the container the capability SYS_ADMIN (charts since v0.16.2 do this), or set " +
+				"GPUs through the NVIDIA_VISIBLE_DEVICES variable, and the plugin's container is not privileged. " +
+				"Give the container the SYS_ADMIN capability (charts since v0.16.2 do this), or set " +
 				"deviceListStrategy to volume-mounts or cdi-annotations.",
 			Commands: []string{shell.Command("kubectl get %s -n %s -o yaml", facts.OwnerOf(pod), pod.Namespace)},
 		}

@@ -30,7 +30,7 @@ func describeNoKubeletSocket(n *facts.Node, found *finding.Finding) {
 		return
 	}
 	found.Decisive = true // the plugin's log only shows that it cannot register
-	found.Title = "the kubelet's socket is not in the node's directory device-plugins, so no plugin can register"
+	found.Title = "the kubelet's socket is not in the node's device-plugins directory, so no plugin can register"
 	found.Cause = "Either the kubelet runs in a container that does not mount this directory from the node, so its " +
 		"kubelet.sock exists only in the container, or something deleted the socket, which the kubelet creates only " +
 		"at startup."

@@ -27,10 +27,10 @@ func selectsNoneCheck() engine.Check {
 			"affinity and tolerations, node labels and taints, unscheduled pods that request the plugin's resource, " +
 			"and pods whose logs show that NCCL found no RDMA device",
 		Why: "Pods are waiting for a resource, but the plugin that advertises it runs on no node, because its " +
-			"DaemonSet selects labels or instance types that are missing or does not tolerate the nodes' taint. " +
+			"DaemonSet selects labels or instance types that no node has, or does not tolerate the nodes' taint. " +
 			"Without waiting pods, or if an autoscaler may add nodes, this is normal. A plugin that runs on other " +
 			"nodes is reported if a pod selects a node that the plugin's selector excludes, although feature " +
-			"discovery labels its device like that of a node with the plugin.",
+			"discovery labels that node's device like the device of a node with the plugin.",
 		Explains: []string{
 			"wl.other-accelerator", "sched.none-advertised", "sched.insufficient-other", "sched.all-in-use",
 			"wl.pod-failing", "sched.node-selector",
@@ -115,7 +115,7 @@ func reportSelector(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet, nodes
 	}
 	if len(nodes) < len(f.Nodes) {
 		found.Title = "the device plugin does not run on " + nearest.Name + ", because the node does not have " +
-			strings.Join(missing, " and ") + ", although its device is like that of a node with the plugin"
+			strings.Join(missing, " and ") + ", although it has the same kind of device as a node with the plugin"
 	}
 	if unseen(f, d) {
 		near := scheduler.Near(nearest, missing)
@@ -192,9 +192,10 @@ func reportTaint(r *engine.Result, d *appsv1.DaemonSet, object finding.Object, n
 		},
 		Fix: finding.Fix{
 			Text: "Add the toleration in the values of the plugin's chart or in the custom resource of its operator. " +
-				"If it is there already, the CRD of that resource is too old and drops it, because helm upgrade does " +
-				"not update CRDs: apply the CRDs of the operator's release (helm show crds), then uninstall and " +
-				"install the chart of the resource again. If the release has no field for tolerations, upgrade it.",
+				"If the resource already contains the toleration, its CRD is too old and drops it, because helm " +
+				"upgrade does not update CRDs: apply the CRDs of the operator's release (helm show crds), then " +
+				"uninstall and reinstall the chart that contains the resource. If the release has no field for " +
+				"tolerations, upgrade it.",
 			Commands: []string{shell.Command("kubectl get daemonset %s -n %s -o yaml", d.Name, d.Namespace)},
 		},
 	}

@@ -419,7 +419,7 @@ func checkMPS(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		default:
 			found.Fix = finding.Fix{
 				Text: "Stop any MPS daemon on the host, check that no GPU on the node is in MIG mode, then restart " +
-					"the control daemon (which ends the programs that use it) and the plugin.",
+					"the control daemon (which terminates the programs that use it) and the plugin.",
 			}
 			for _, d := range daemons {
 				found.Fix.Commands = append(found.Fix.Commands, facts.RestartPod(d.Namespace, d.Name))

@@ -200,8 +200,8 @@ func checkClass(
 		}
 		if d := serving(f); d != nil {
 			fix = finding.Fix{
-				Text: "The DRA driver is installed, with GPUs enabled, but its plugin offers none: the log of the " +
-					"plugin's container gpus on the GPU nodes shows why. If the driver was installed after the " +
+				Text: "The DRA driver is installed, with GPUs enabled, but its plugin offers no GPUs: the log of the " +
+					"plugin's gpus container on the GPU nodes shows why. If the driver was installed after the " +
 					"plugin started, restart the plugin's pods.",
 				Commands: []string{
 					shell.Command("kubectl logs -n %s daemonset/%s -c gpus --tail=50", d.Namespace, d.Name),
@@ -239,7 +239,7 @@ func checkClass(
 	}
 	found := claimFinding(pod, append(evidence, finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "ResourceSlices",
 		"%s of %s, %d not allocated", count.Of(total, "device"), driver, free)),
-		"devices are not allocated, but the scheduler can allocate none to the claim", finding.Fix{
+		"some devices are not allocated, but the scheduler cannot allocate any of them to the claim", finding.Fix{
 			Text: "Compare the claim's selectors, count and constraints with the attributes and taints of the " +
 				"devices, and the pod's node selector with the devices' nodes.",
 			Commands: []string{
@@ -453,14 +453,16 @@ func checkPrepare(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 		}
 		n := f.Node(pod.Spec.NodeName)
 		if n != nil && deadlocked(f, n, e.Message) {
-			found.Title = "the kubelet has lost the connection to the DRA driver, a bug of Kubernetes 1.34.0 and 1.34.1"
+			found.Title = "the kubelet has lost the connection to the DRA driver, because of a bug in Kubernetes " +
+				"1.34.0 and 1.34.1"
 			found.Confidence = finding.Likely
 			version := n.Status.NodeInfo.KubeletVersion
 			found.Evidence = append(found.Evidence,
 				finding.FieldEvidence(n.Object(), ".status.nodeInfo.kubeletVersion", "%s", version))
 			found.Fix = finding.Fix{
-				Text: "Restart the kubelet on the node, and upgrade the nodes to Kubernetes 1.34.2 or later. In these " +
-					"releases, the kubelet deadlocks when its connection to a driver has been idle for 30 minutes.",
+				Text: "Restart the kubelet on the node, and upgrade the nodes to Kubernetes 1.34.2 or later. In " +
+					"earlier 1.34 releases, the kubelet deadlocks when its connection to a driver has been idle for " +
+					"30 minutes.",
 			}
 			if !strings.Contains(version, "+") { // k3s, RKE2 and k0s have no unit for the kubelet
 				found.Fix.Commands = []string{shell.OnHost(n.Name, "sudo systemctl restart kubelet")}

@@ -95,8 +95,9 @@ func deviceNodesCheck() engine.Check {
 		Title: "GPU device nodes are missing in /dev",
 		Needs: []engine.Need{engine.NeedNode},
 		Reads: "/dev/nvidiactl and /dev/nvidiaN (also under /run/nvidia/driver), and the GPUs bound to the driver",
-		Why: "The driver does not create its device nodes itself: nvidia-modprobe, nvidia-persistenced, or udev does. Without them, CDI specifications and containers cannot be created. This is an error if a pod " +
-			"fails because of it.",
+		Why: "The driver does not create its device nodes itself: nvidia-modprobe, nvidia-persistenced, or udev " +
+			"does. Without the device nodes, CDI specifications and containers cannot be created. This is an error " +
+			"if a pod fails because of it.",
 		Explains: driverSymptoms("drv.uvm-missing"),
 		Doc:      installDoc, Sources: []string{"gpu-operator#377", "dra#1380", "dra#1458"},
 		Run: func(f *facts.Facts, r *engine.Result) {
@@ -151,7 +152,7 @@ func checkDevices(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Dia
 	if validators := facts.Current(n, facts.Validator); containerDriver(f, n) && len(validators) > 0 {
 		issue.Fix = finding.Fix{ // the host has no nvidia-modprobe
 			Text: "The GPU operator's validator creates the device nodes of the driver's container: restart its pod " +
-				"on the node, and check the log of its container driver-validation if they are still missing.",
+				"on the node, and check the log of its driver-validation container if they are still missing.",
 			Commands: []string{facts.RestartPod(validators[0].Namespace, validators[0].Name)},
 		}
 	}

@@ -122,7 +122,7 @@ func installDriver(f *facts.Facts, n *facts.Node) finding.Fix {
 		}
 		if _, operated := facts.ClusterPolicy(f); !operated {
 			fix.Text = "The installer's pod on the node must load the driver: its log, or that of its previous " +
-				"instance, says why it does not. Its image must support the node's operating system and kernel."
+				"instance, shows why it does not. Its image must support the node's operating system and kernel."
 		}
 		for _, pod := range n.Component(facts.Driver) {
 			fix.Commands = append(fix.Commands,

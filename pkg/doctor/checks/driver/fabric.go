@@ -187,7 +187,7 @@ func journalErrors(n *facts.Node, most int) []finding.Evidence {
 func fabricFix(f *facts.Facts, n *facts.Node, driver string) finding.Fix {
 	branch, _, _ := strings.Cut(driver, ".")
 	fix := finding.Fix{
-		Text: "Install the Fabric Manager in exactly the driver's version, and start it. On B200 and later " +
+		Text: "Install a Fabric Manager with exactly the driver's version, and start it. On B200 and later " +
 			"generations, first load the InfiniBand modules (ib_umad, mlx5_ib). In a virtual machine, check the host.",
 		Commands: []string{
 			shell.OnHost(n.Name, "sudo systemctl enable --now nvidia-fabricmanager"),
@@ -223,7 +223,7 @@ func fabricFix(f *facts.Facts, n *facts.Node, driver string) finding.Fix {
 	}
 	fix.Text = "Check whether the driver pod's log mentions the Fabric Manager, which most driver images start if " +
 		"they find NVSwitches. If it failed, fix the cause that the log shows. If the log does not mention it, the " +
-		"image does not contain it, and a restart does not help: install the Fabric Manager in exactly the driver's " +
+		"image does not contain it, and a restart does not help: install a Fabric Manager with exactly the driver's " +
 		"version" + version +
 		" on the node and start it, or use a driver image that contains it."
 	if logs := driverLogs(n); len(logs) > 0 {

@@ -19,8 +19,9 @@ func libraryMismatchCheck() engine.Check {
 		Title: "the versions of the driver's libraries and its loaded module differ",
 		Needs: []engine.Need{engine.NeedNode, engine.NeedLogs},
 		Reads: "/proc/driver/nvidia/version, the versions in the names of libnvidia-ml.so and libcuda.so, and what nvidia-smi, the kernel log, and failing pods report",
-		Why: "After an update of the driver's packages, the old module stays loaded until the node is rebooted, and new processes cannot use the GPUs. Libraries of other versions next to the right one are leftovers " +
-			"and do no harm.",
+		Why: "After an update of the driver's packages, the old module stays loaded until the node is rebooted, and " +
+			"new processes cannot use the GPUs. Libraries of other versions next to the right ones are leftovers and " +
+			"do no harm.",
 		Explains: driverSymptoms("fab.fabricmanager"),
 		Doc:      installDoc,
 		Sources: []string{
@@ -50,8 +51,8 @@ func checkLibraries(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	}
 	if containerDriver(f, n) {
 		issue.Fix = finding.Fix{Text: "The GPU operator's driver container loads the module. If the host also has " +
-			"packages of the driver, remove them, or set driver.enabled=false to use only these. Otherwise, drain " +
-			"the node, and restart the driver pod on it, which replaces the old module."}
+			"driver packages, remove them, or set driver.enabled=false to use only these. Otherwise, drain the node, " +
+			"and restart the driver pod on it, which replaces the old module."}
 		var restart []string
 		for _, pod := range facts.Current(n, facts.Driver) {
 			restart = append(restart, facts.RestartPod(pod.Namespace, pod.Name))

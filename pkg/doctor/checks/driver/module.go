@@ -26,8 +26,8 @@ func driverNotLoadedCheck() engine.Check {
 		Title: "no NVIDIA driver is loaded on a node with GPUs",
 		Needs: []engine.Need{engine.NeedNode, engine.NeedAPI},
 		Reads: "the loaded modules, the GPUs on the PCI bus and the module bound to each, nvidia.ko under " +
-			"/lib/modules, the output of nvidia-smi; if modules and bus were not read, the kernel log since boot; if " +
-			"the node was not read, the container toolkit's messages in pod events",
+			"/lib/modules, the output of nvidia-smi; if the modules and the bus were not read, the kernel log since " +
+			"boot; if the node was not read, the container toolkit's messages in pod events",
 		Why: "A module is built for one kernel, and may be missing for a new kernel after an update. GPUs that are assigned to virtual machines (vfio-pci) do not need it. A driver container " +
 			"may take 20 minutes to build the driver.",
 		// A driver that is still being installed also explains these findings.
@@ -82,7 +82,7 @@ func checkLoaded(f *facts.Facts, r *engine.Result, n *facts.Node, host *api.Diag
 		Title: "no NVIDIA driver is loaded", Object: n.Object(), Fix: installDriver(f, n),
 		Evidence: []finding.Evidence{{
 			Source: "/proc/modules and /sys/bus/pci/devices on node " + n.Name,
-			Text:   fmt.Sprintf("module nvidia is not loaded; GPU %s has driver %q", own[0].Address, own[0].Driver),
+			Text:   fmt.Sprintf("the nvidia module is not loaded; GPU %s has driver %q", own[0].Address, own[0].Driver),
 		}},
 	}
 	if words.ContainsAny(
@@ -171,9 +171,10 @@ func builtFor(host *api.Diagnosis) []string {
 func nouveauCheck() engine.Check {
 	return engine.Check{
 		ID: "drv.nouveau", Layer: finding.LayerDriver,
-		Title:    "an in-tree module, nouveau or nova, is bound to the GPUs, so NVIDIA's driver cannot use them",
-		Needs:    []engine.Need{engine.NeedNode, engine.NeedLogs},
-		Reads:    "the module bound to each GPU (/sys/bus/pci/devices), the loaded modules, the kernel log, the logs of driver pods",
+		Title: "an in-tree module, nouveau or nova, is bound to the GPUs, so NVIDIA's driver cannot use them",
+		Needs: []engine.Need{engine.NeedNode, engine.NeedLogs},
+		Reads: "the module bound to each GPU (/sys/bus/pci/devices), the loaded modules, the kernel log, and the " +
+			"logs of driver pods",
 		Why:      "Nouveau and its successor nova are part of the kernel and bind to GPUs if they are loaded first. They do no harm if they are loaded but not bound to a GPU.",
 		Explains: driverSymptoms("wl.message", "drv.not-loaded", "drv.build-fail", "drv.devnodes", "drv.uvm-missing"),
 		Doc:      operatorDoc, Sources: []string{"gpu-operator#332", "bigdata#133", "oneflow#3106"},
@@ -327,11 +328,12 @@ func versionNote(n *facts.Node) string {
 func persistenceCheck() engine.Check {
 	return engine.Check{
 		ID: "drv.persistence", Layer: finding.LayerDriver,
-		Title: "the driver unloads its state whenever no process uses a GPU",
+		Title: "the driver deinitializes a GPU whenever no process uses it",
 		Needs: []engine.Need{engine.NeedNode},
-		Reads: "nvidia-smi -q -x: persistence_mode; the process nvidia-persistenced",
-		Why:   "Without persistence the first CUDA call after a pause takes seconds, and settings such as clocks and power limits are lost. This is not a fault, so it is only Info.",
-		Doc:   "https://docs.nvidia.com/deploy/driver-persistence/", Sources: []string{"gpud: persistence-mode"},
+		Reads: "nvidia-smi -q -x: persistence_mode; the nvidia-persistenced process",
+		Why: "Without persistence, the first CUDA call after a pause takes seconds, and settings such as clocks and " +
+			"power limits are lost. This is not a fault, so it is only Info.",
+		Doc: "https://docs.nvidia.com/deploy/driver-persistence/", Sources: []string{"gpud: persistence-mode"},
 		Run: func(f *facts.Facts, r *engine.Result) {
 			engine.EachSMI(f, r, func(n *facts.Node, v *facts.GPUView) {
 				for _, g := range v.SMI.GPUs {
@@ -342,7 +344,7 @@ func persistenceCheck() engine.Check {
 					}
 					r.Add(finding.Finding{
 						Severity: finding.Info,
-						Title:    "the driver unloads its state whenever no process uses the GPU (persistence mode is off)",
+						Title:    "the driver deinitializes the GPU whenever no process uses it (persistence mode is off)",
 						Object:   facts.SMIObject(n, g), Nodes: []string{n.Name},
 						Evidence: []finding.Evidence{facts.SMIEvidence(n, g, "persistence_mode", "Disabled")},
 						Fix: finding.Fix{

@@ -145,10 +145,10 @@ func driverBuildCheck() engine.Check {
 		issue := finding.Finding{
 			Title: "the driver's container cannot build or load the kernel module", Evidence: []finding.Evidence{e},
 			Fix: finding.Fix{
-				Text: "See the driver pod's log for the error of the compiler or of modprobe. If the driver does not " +
+				Text: "See the driver pod's log for the error from the compiler or modprobe. If the driver does not " +
 					"support the kernel " + kernelOf(n) + " of " + osOf(n) + ", use a newer driver (driver.version " +
 					"in the GPU operator's values) or an older kernel. If the host already has a driver, do not " +
-					"install a second one: driver.enabled=false.",
+					"install a second one: set driver.enabled=false.",
 				Commands: driverLogs(n),
 			},
 		}
@@ -180,11 +180,11 @@ func driverHeadersCheck() engine.Check {
 			},
 			Fix: finding.Fix{
 				Text: "Check in the log whether the package repository could be reached (driver.env sets a proxy). " +
-					"If so, configure a package repository for the driver's container that contains headers for " +
+					"If so, give the driver's container a package repository that contains headers for " +
 					kernelOf(n) + " (" + osOf(n) +
-					"): driver.repoConfig.configMapName. Or use a precompiled driver (driver.usePrecompiled=true, " +
-					"and a branch such as 580 as driver.version), if NVIDIA publishes one for this kernel, or " +
-					"switch the node to a kernel from its distribution.",
+					"): set driver.repoConfig.configMapName. Or use a precompiled driver " +
+					"(driver.usePrecompiled=true, and a branch such as 580 as driver.version), if NVIDIA publishes " +
+					"one for this kernel, or switch the node to a kernel from its distribution.",
 				Commands: driverLogs(n),
 			},
 		}, ok
@@ -194,7 +194,7 @@ func driverHeadersCheck() engine.Check {
 func secureBootCheck() engine.Check {
 	c := driverLogCheck(engine.Check{
 		ID: "drv.secureboot", Title: "Secure Boot rejects the driver's module, because it is not signed with a trusted key",
-		Reads: "the kernel log, the logs of driver pods that are not ready, whether Secure Boot is on",
+		Reads: "the kernel log, the logs of driver pods that are not ready, and whether Secure Boot is on",
 		Why:   "With Secure Boot, the kernel loads only modules that are signed with a trusted key. Log lines are ignored once a module is loaded.",
 		Sources: []string{
 			"gpu-driver-container#44", "gpu-operator#141", "gpu-operator#266", "gpu-operator#1142", "gpu-operator#1726",
@@ -212,9 +212,10 @@ func secureBootCheck() engine.Check {
 			Title:    "Secure Boot rejects the driver's module, because it is not signed with a key that the kernel trusts",
 			Evidence: []finding.Evidence{e},
 			Fix: finding.Fix{
-				Text: "Use a module that is signed with a key that the kernel trusts: packages of " + osOf(n) +
-					" (on Ubuntu, linux-modules-nvidia-*), or a precompiled driver container. Or sign the module and enroll the key (mokutil --import, then reboot), or disable " +
-					"Secure Boot in the firmware.",
+				Text: "Use a module that is signed with a key that the kernel trusts, from the packages of " + osOf(n) +
+					" (on Ubuntu, linux-modules-nvidia-*), or from a precompiled driver container. Or sign the " +
+					"module and enroll the key (mokutil --import, then reboot), or disable Secure Boot in the " +
+					"firmware.",
 				Commands: []string{shell.OnHost(n.Name, "mokutil --sb-state")},
 			},
 		}
@@ -263,15 +264,15 @@ func unsupportedGPUCheck() engine.Check {
 		case words.ContainsAny(e.Text, []string{"by open nvidia.ko", "by the open kernel modules"}):
 			issue.Title = "the GPU requires NVIDIA's proprietary kernel modules, but the driver uses the open ones"
 			issue.Fix = finding.Fix{
-				Text: "The open kernel modules support GPUs since Turing. Use the proprietary modules: a driver " +
-					"package without -open, or with the GPU operator driver.kernelModuleType=proprietary (this " +
-					"applies to all nodes).",
+				Text: "The open kernel modules support only Turing and later GPUs. Use the proprietary modules: a " +
+					"driver package without -open, or, with the GPU operator, driver.kernelModuleType=proprietary " +
+					"(this applies to all nodes).",
 			}
 		case strings.Contains(e.Text, "open kernel modules"):
 			issue.Title =
 				"the GPU requires NVIDIA's open kernel modules, but the driver uses the proprietary ones"
 			issue.Fix = finding.Fix{
-				Text: "Use the open kernel modules: the package nvidia-open, or with the GPU operator " +
+				Text: "Use the open kernel modules: the nvidia-open package, or, with the GPU operator, " +
 					"driver.kernelModuleType=open.",
 			}
 			if containerDriver(f, n) {
@@ -291,8 +292,9 @@ func driverImageCheck() engine.Check {
 		Needs: []engine.Need{engine.NeedAPI},
 		Reads: "the waiting reasons of containers in driver pods, the pods' events, and the node's operating system " +
 			"and kernel",
-		Why: "The image's tag contains the node's operating system (580.95.05-ubuntu24.04), or its kernel for precompiled drivers. NVIDIA publishes images only for some of them. This check does not report " +
-			"a registry that cannot be reached.",
+		Why: "The image's tag contains the node's operating system (580.95.05-ubuntu24.04) or, for precompiled " +
+			"drivers, its kernel. NVIDIA publishes images only for some systems and kernels. This check does not " +
+			"report a registry that cannot be reached.",
 		Explains: driverSymptoms("drv.not-loaded", "drv.devnodes", "drv.uvm-missing", "img.not-found"),
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/platform-support.html",
 		Sources: []string{"gpu-operator#170", "gpu-operator#273", "gpu-operator#308", "gpu-operator#418",
@@ -372,7 +374,8 @@ func driverImageFinding(f *facts.Facts, n *facts.Node, e finding.Evidence, image
 			Fix: finding.Fix{
 				Text: fmt.Sprintf("The image %s does not exist in this registry. Copy it there, or correct "+
 					"driver.repository, driver.image and driver.version. NVIDIA publishes images for some operating "+
-					"systems in nvcr.io/nvidia, and none for vGPU: build these for %s, and push them.", image, osOf(n)),
+					"systems in nvcr.io/nvidia, and none for vGPU: build a missing image for %s yourself, and push "+
+					"it.", image, osOf(n)),
 				Commands: []string{shell.Command("kubectl get node %s --show-labels", n.Name)},
 			},
 		}
@@ -385,10 +388,11 @@ func driverImageFinding(f *facts.Facts, n *facts.Node, e finding.Evidence, image
 			},
 			Fix: finding.Fix{
 				Text: fmt.Sprintf("The image %s does not exist: NVIDIA publishes precompiled drivers only for some "+
-					"kernels, and often some time after the kernel. Wait for the image, or boot a kernel for which "+
-					"an image exists%s, and hold the kernel's package. Or set driver.usePrecompiled=false, so that "+
-					"the driver is built on the node, and set driver.version to a full version: a branch alone (such "+
-					"as 535) works only with precompiled images.", image, precompiledElsewhere(f, image, kernel)),
+					"kernels, and often some time after the kernel's release. Wait for the image, or boot a kernel "+
+					"for which an image exists%s, and hold the kernel's package. Or set driver.usePrecompiled=false, "+
+					"so that the driver is built on the node, and set driver.version to a full version: a branch "+
+					"alone (such as 535) works only with precompiled "+
+					"images.", image, precompiledElsewhere(f, image, kernel)),
 			},
 		}
 		if branch := facts.PolicyString(f, "spec", "driver", "version"); strings.Contains(branch, ".") {
@@ -420,8 +424,9 @@ func driverUpgradeCheck() engine.Check {
 		Title: "a driver upgrade is stuck",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "the node's labels nvidia.com/gpu-driver-upgrade-state and nvidia.com/gpu.deploy.*, and the logs of driver pods that are not ready",
-		Why: "The driver can be replaced only when nothing uses it. Pods that use GPUs, even without requesting one, keep the old module loaded. The state upgrade-failed stays until the user acts; other states " +
-			"are Info, because an upgrade may take an hour.",
+		Why: "The driver can be replaced only when nothing uses it. Pods that use GPUs, even without requesting one, " +
+			"keep the old module loaded. The upgrade-failed state remains until the user acts; other states are " +
+			"Info, because an upgrade may take an hour.",
 		Explains: driverSymptoms("drv.not-loaded", "drv.devnodes", "drv.uvm-missing", "drv.build-fail",
 			"op.deploy-label-off"),
 		Doc: "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-driver-upgrades.html",
@@ -470,9 +475,8 @@ func checkUpgrade(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		issue.Severity, issue.Title = finding.Warning,
 			"operator components are still paused on the node, although its driver upgrade is complete"
 		issue.Fix = finding.Fix{
-			Text: "Restart the driver's pod on the node when its GPU pods can be interrupted, because this reloads " +
-				"the " +
-				"driver: its driver manager resets the nvidia.com/gpu.deploy.* labels.",
+			Text: "When the node's GPU pods can be interrupted, restart the driver's pod there. This reloads the " +
+				"driver, and the pod's driver manager resets the nvidia.com/gpu.deploy.* labels.",
 		}
 		for _, pod := range n.Component(facts.Driver) {
 			issue.Fix.Commands = append(issue.Fix.Commands, facts.RestartPod(pod.Namespace, pod.Name))

@@ -227,7 +227,7 @@ func gpuCountCheck() engine.Check {
 		ID: "hw.count", Symptom: engine.Precise, Layer: finding.LayerHardware,
 		Title: "a node has GPUs that are not usable",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
-		Reads: "GPUs on the PCI bus, in nvidia-smi, in the node's label nvidia.com/gpu.count and in its capacity",
+		Reads: "GPUs on the PCI bus, in nvidia-smi, in the node's nvidia.com/gpu.count label and in its capacity",
 		Why: "GPUs on the bus that nvidia-smi does not show have no driver or are broken. GPUs that nvidia-smi shows but the node's capacity lacks are not available to pods. GPUs that are " +
 			"passed through to virtual machines, partitioned (MIG) or allocated by DRA are not counted.",
 		Explains: facts.GPULost(
@@ -275,16 +275,17 @@ func checkCount(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	if offered := n.Status.Capacity["nvidia.com/gpu"]; have > 0 && offered.Value() > 0 && offered.Value() < have &&
 		!partitioned(v) {
 		if v.SMI != nil && len(v.SMI.GPUs) > 0 {
-			fix = finding.Fix{Text: "nvidia-smi shows all GPUs: check the device plugin's log and configuration for " +
-				"why it advertises fewer, such as a selection of GPUs. The plugin counts GPUs only at startup: if " +
-				"one was added or recovered since, restart its pod on the node."}
+			fix = finding.Fix{Text: "nvidia-smi shows all GPUs: check the device plugin's log and configuration to " +
+				"find out why it advertises fewer, for example because only some are selected. The plugin counts " +
+				"GPUs only at startup: if a GPU was added or recovered since then, restart the plugin's pod on the " +
+				"node."}
 			for _, pod := range facts.Current(n, facts.DevicePlugin) {
 				fix.Commands = append(fix.Commands,
 					shell.Command("kubectl logs -n %s %s --all-containers --tail=100", pod.Namespace, pod.Name))
 			}
 		}
 		r.Add(finding.Finding{
-			Title:      fmt.Sprintf("the node advertises %s of %d", count.Of(offered.Value(), "GPU"), have),
+			Title:      fmt.Sprintf("the node advertises %s out of %d", count.Of(offered.Value(), "GPU"), have),
 			Severity:   finding.Warning,
 			Confidence: finding.Likely, As: "offered", Object: n.Object(), Fix: fix,
 			Evidence: append(evidence,

@@ -123,7 +123,7 @@ func checkECC(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	told := map[xid.PCI]bool{}
 	for _, g := range facts.GroupIncidents(v.Of("hw.ecc")) {
 		severity, title := finding.Error,
-			"the GPU had an uncorrectable memory error that terminates all its workloads"
+			"the GPU had an uncorrectable memory error that terminated all its workloads"
 		if g.Event.Code == 94 {
 			severity, title = finding.Warning,
 				"the GPU had an uncorrectable memory error; only the affected workload was terminated"
@@ -233,8 +233,8 @@ func nvlinkCheck() engine.Check {
 		Title: "an NVLink or NVSwitch had an error",
 		Needs: []engine.Need{engine.NeedNode},
 		Reads: "XIDs 74 and 144 to 150, and SXids of NVSwitches, in the kernel log since boot",
-		Why: "A fatal link error terminates the jobs that use the link, on both ends, and the link may stay down until the GPUs on both ends are reset. Errors that the driver marks as " +
-			"nonfatal are Info.",
+		Why: "A fatal link error terminates the jobs that use the link at either end, and the link may stay down " +
+			"until the GPUs at both ends are reset. Errors that the driver marks as nonfatal are Info.",
 		Explains: facts.GPUSymptoms("fab.fabricmanager"),
 		Doc:      facts.XIDDoc, Sources: []string{
 			"gpud: nvlink, sxid", "open-gpu-kernel-modules#1150", "open-gpu-kernel-modules#1355", "NVSentinel#1888",
@@ -246,8 +246,9 @@ func nvlinkCheck() engine.Check {
 				for _, g := range groups {
 					severity, title := linkError(g.Event)
 					r.Add(v.IncidentFinding(g, severity, title, finding.Fix{
-						Text: "Drain the node, then reset all its GPUs together or reboot to retrain the links. Check the Fabric Manager's log for its reaction. If the error recurs on the same link, " +
-							"have the boards or cables of the link checked.",
+						Text: "Drain the node, then reset all its GPUs together or reboot to retrain the links. " +
+							"Check the Fabric Manager's log to see how it reacted. If the error recurs on the same " +
+							"link, have the boards or cables of the link checked.",
 						Commands: facts.Drain(n, shell.OnHost(n.Name, "nvidia-smi nvlink -s"),
 							shell.OnHost(n.Name, "sudo journalctl -u nvidia-fabricmanager -n 50 --no-pager"),
 							facts.ResetGPU(n, xid.PCI{})),

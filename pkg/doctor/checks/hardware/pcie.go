@@ -26,8 +26,10 @@ func pcieCheck() engine.Check {
 		Title: "a GPU's PCIe link is narrower or slower than the GPU and slot support",
 		Needs: []engine.Need{engine.NeedNode},
 		Reads: "nvidia-smi -q -x: pci_gpu_link_info and utilization; current_link_width and max_link_width in /sys/bus/pci/devices if nvidia-smi does not report them",
-		Why: "A link with fewer lanes than the GPU and slot support is faulty. In a virtual machine, the host may be built this way, so the finding is Info. The link generation drops while a GPU is idle, which is normal, so a low generation is reported only for a GPU under load. " +
-			"The limit is what the slot supports, not what the GPU could use elsewhere.",
+		Why: "A link with fewer lanes than the GPU and slot support is faulty. If the node is a virtual machine, its " +
+			"host may be built this way, so the finding is Info. The link generation drops while a GPU is idle, " +
+			"which is normal, so a low generation is reported only for a GPU under load. The limit is what the slot " +
+			"supports, not what the GPU could use elsewhere.",
 		Doc: debugDoc, Sources: []string{"NVSentinel#890", "nvtop#6", "tinygrad-ogkm#6"},
 		Run: func(f *facts.Facts, r *engine.Result) {
 			r.EachHost(f, func(n *facts.Node, host *api.Diagnosis) {
@@ -80,7 +82,7 @@ func checkLink(r *engine.Result, n *facts.Node, g nvidiasmi.GPU) {
 	case g.Lost():
 		return
 	case link.Width != nil && link.MaxWidth != nil && *link.Width < *link.MaxWidth:
-		issue.Title, issue.Confidence = fmt.Sprintf("the PCIe link of the GPU has %s of %d",
+		issue.Title, issue.Confidence = fmt.Sprintf("the PCIe link of the GPU has %s out of %d",
 			count.Of(*link.Width, "lane"), *link.MaxWidth), finding.Likely
 		issue.Evidence = []finding.Evidence{
 			facts.SMIEvidence(n, g, "current_link_width", fmt.Sprintf("%dx", *link.Width)),

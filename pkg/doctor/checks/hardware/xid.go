@@ -24,12 +24,12 @@ func xidCheck() engine.Check {
 		Title: "the driver has reported a GPU error since the node booted",
 		Needs: []engine.Need{engine.NeedNode},
 		Reads: "XIDs in the kernel log since boot, one finding per code and GPU, newest first; if the node was not read, the codes that its conditions name",
-		Why: "The meaning and the fix of an XID come from NVIDIA's catalog. Codes that applications cause (13, 31, " +
-			"43, 45 and others) concern the workload, not the GPU: they are Info, or a warning if they repeat. Codes " +
-			"that accompany another code for the same GPU in the same minute (45, 154 and others) are reported with " +
-			"that code. Errors more than a day old are Info if nvidia-smi shows that the GPU needs no action. Past " +
-			"errors explain only pods that failed within ten minutes of the error. Lost GPUs, memory, links and the " +
-			"GSP have their own checks.",
+		Why: "The meaning of an XID and the fix for it come from NVIDIA's catalog. Codes that applications cause " +
+			"(13, 31, 43, 45 and others) concern the workload, not the GPU: they are Info, or a warning if they " +
+			"repeat. Codes that accompany another code for the same GPU in the same minute (45, 154 and others) are " +
+			"reported with that code. Errors more than a day old are Info if nvidia-smi shows that the GPU needs no " +
+			"action. Past errors explain only pods that failed within ten minutes of the error. Lost GPUs, memory, " +
+			"links and the GSP have their own checks.",
 		Explains: facts.GPUSymptoms(),
 		Doc:      facts.XIDDoc,
 		Sources:  []string{"NVIDIA XID catalog (October 2025)", "gpud: xid", "k8s-device-plugin#1974"},
@@ -196,7 +196,8 @@ func throttleCheck() engine.Check {
 		ID: "hw.throttle", Layer: finding.LayerHardware,
 		Title: "a GPU is slowed down by heat or by its power supply",
 		Needs: []engine.Need{engine.NeedNode},
-		Reads: "nvidia-smi -q -x: clocks_event_reasons (clocks_throttle_reasons of older drivers), temperature and its thresholds",
+		Reads: "nvidia-smi -q -x: clocks_event_reasons (clocks_throttle_reasons with older drivers), temperature and " +
+			"its thresholds",
 		Why: "A hardware slowdown always needs attention: the GPU is too hot, or the power supply asserted the power brake. Low clocks on an idle GPU, and a power limit reached under load, " +
 			"are normal and not reported.",
 		Explains: []string{"node.condition"},
@@ -218,7 +219,8 @@ func throttleCheck() engine.Check {
 						reason, issue.Title = "hw_power_brake_slowdown",
 							"the power supply slows the GPU down (power brake)"
 						issue.Fix.Text =
-							"Check the node's power supplies and their cables, and the power budget of its rack. Until then, a lower GPU power limit (nvidia-smi -pl) helps."
+							"Check the node's power supplies and their cables, and the power budget of its rack. In " +
+								"the meantime, a lower GPU power limit (nvidia-smi -pl) helps."
 					case facts.Yes(s.HardwareThermal):
 						reason, issue.Title = "hw_thermal_slowdown",
 							"the GPU is so hot that its hardware slows it down"

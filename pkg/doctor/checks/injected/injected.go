@@ -30,12 +30,13 @@ func Checks() []engine.Check {
 		{
 			ID: finding.InjectedFault, Layer: finding.LayerWorkload, Needs: []engine.Need{engine.NeedAPI},
 			Title: "a fault that this tool injected is in effect",
-			Reads: "the records of this tool's runs, their changes, their lines in kernel logs, and the pods with their faults",
+			Reads: "the records of this tool's runs, the runs' changes and lines in kernel logs, and the pods with " +
+				"their faults",
 			Why: "A run is open and has not expired, and nothing shows that its change was undone. The finding " +
-				"explains only the direct effects of this kind of fault, on the node or pod that the run changed and " +
-				"since the run was created: kernel log and detector findings for an XID, problems that a runtime " +
-				"mode causes, failures of pods with a CUDA fault, and problems in the namespaces of an exercise. " +
-				"These findings explain further effects. With --ignore-injected, doctor ignores the runs.",
+				"explains only the direct effects of this kind of fault on the node or pod that the run changed, and " +
+				"only those since the run was created: kernel log and detector findings for an XID, problems that a " +
+				"runtime mode causes, failures of pods with a CUDA fault, and problems in the namespaces of an " +
+				"exercise. These findings explain further effects. With --ignore-injected, doctor ignores the runs.",
 			Sources: []string{"pkg/fault/ledger"}, Run: checkInjected, ExplainsAs: finding.InjectedEffects(),
 		},
 		{
@@ -43,8 +44,8 @@ func Checks() []engine.Check {
 			Needs: []engine.Need{engine.NeedAPI},
 			Title: "a run of this tool is open but its fault is not in effect, or is closed but its lines are still in a kernel log",
 			Reads: "the records of this tool's runs, and kernel logs",
-			Why: "An open run has changed nothing yet, has expired, or no longer has lines in the node's kernel log: " +
-				"it explains nothing and should be closed. Lines from closed runs are reported here, not as GPU " +
+			Why: "The open run has changed nothing yet, has expired, or no longer has lines in the node's kernel " +
+				"log: it explains nothing and should be closed. Lines from closed runs are reported here, not as GPU " +
 				"errors.",
 			Sources: []string{"pkg/fault/ledger"}, Run: checkRecorded,
 		},

@@ -17,7 +17,7 @@ func Checks() []engine.Check {
 		return engine.Check{
 			ID: id, Layer: finding.LayerNetwork, Title: title, Needs: []engine.Need{engine.NeedAPI}, Why: why,
 			Sources: sources,
-			Reads:   "waiting reason and message of containers, events Failed and FailedCreatePodSandBox",
+			Reads:   "waiting reasons and messages of containers, and Failed and FailedCreatePodSandBox events",
 			Explains: []string{
 				"op.init-chain", "op.operand-failing", "op.clusterpolicy", "dp.not-running", "dp.capacity-zero",
 				"wl.pod-failing", "rt.sandbox-failed", "obs.*", "gfd.*", "nfd.*",
@@ -55,7 +55,7 @@ func Checks() []engine.Check {
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 			Reads: "logs and container messages of failing GPU pods and GPU components; reasons why images cannot be pulled",
 			Why: "\"Temporary failure in name resolution\" and similar messages mean that no DNS server responded. " +
-				"If a name does not exist, only the program in the pod reports this, not the check. \"Name or " +
+				"If a name does not exist, the program in the pod reports this, but this check does not. \"Name or " +
 				"service not known\" can mean either; wl.pod-failing reports a program that looks up the name of " +
 				"another pod. The node pulls images and uses its own DNS server: \"lookup NAME on SERVER\" refers to " +
 				"that server, and no registry was contacted.",
@@ -72,7 +72,7 @@ func Checks() []engine.Check {
 			Layer: finding.LayerNetwork,
 			Title: "the node's firewall drops packets from its pods",
 			Needs: []engine.Need{engine.NeedNode},
-			Reads: "the node's kernel log: lines of UFW, firewalld and iptables with IN=, OUT=, SRC=, DST=",
+			Reads: "the node's kernel log: lines from UFW, firewalld and iptables with IN=, OUT=, SRC=, DST=",
 			Why:   "UFW denies routed packets by default, and packets from pods are routed. Packets from outside to the node itself are background noise and are ignored. The finding is an error if pods on the node have network errors at the same time, and a warning otherwise.",
 			Explains: []string{
 				"img.pull-network", "net.dns", "wl.pod-failing", "wl.probe-failing", "op.init-chain",
@@ -138,7 +138,8 @@ func checkDNS(f *facts.Facts, r *engine.Result) {
 			Title: "names do not resolve inside the pod", Object: facts.PodObject(pod), Nodes: facts.OnNode(pod),
 			Confidence: finding.Likely, Evidence: []finding.Evidence{e},
 			Fix: finding.Fix{
-				Text: "Check whether CoreDNS is up and reachable from this node: its pods, NetworkPolicies with egress rules (UDP and TCP 53), and the node's firewall for routed packets.",
+				Text: "Find out whether CoreDNS is up and reachable from this node: check its pods, NetworkPolicies " +
+					"with egress rules (UDP and TCP 53), and the node's firewall for routed packets.",
 				Commands: []string{
 					"kubectl -n kube-system get pods -l k8s-app=kube-dns -o wide",
 					shell.Command("kubectl -n %s get networkpolicies", pod.Namespace),
@@ -151,7 +152,7 @@ func checkDNS(f *facts.Facts, r *engine.Result) {
 			pod.Spec.HostNetwork && policy != corev1.DNSClusterFirstWithHostNet && policy != corev1.DNSNone {
 			issue.Fix = finding.Fix{
 				Text: "The pod uses its node's DNS servers, not CoreDNS: check that they respond on this node. They " +
-					"do not know the names of Services: a pod in the host's network that needs these requires " +
+					"do not know the names of Services: a pod that needs these names in the host's network requires " +
 					"dnsPolicy: ClusterFirstWithHostNet.",
 				Commands: []string{shell.OnHost(pod.Spec.NodeName, "cat /etc/resolv.conf")},
 			}

@@ -25,15 +25,15 @@ func networkPolicyCheck() engine.Check {
 		Title: "a NetworkPolicy blocks a connection that a GPU pod is waiting for",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "log tails and commands of GPU pods and components that are stuck; FailedCreate events; NetworkPolicies, and the Services and pods that they connect to; labels of namespaces",
-		Why: "Two conditions must be met. First, the pod fails, or has been in the same container for 20 s, and the " +
-			"end of its log shows that a server does not respond. Second, the NetworkPolicies, as Kubernetes defines " +
-			"them, deny egress or ingress that the pod needs: to DNS over UDP, to a Service that its log or command " +
-			"names as NAME.NAMESPACE.svc, or to a public server that the message names by URL or address. The " +
-			"finding names the closest rule and its incorrect field. All network plugins except flannel are assumed " +
-			"to enforce policies. The check ignores policies of plugin-specific kinds, which may allow more, and " +
-			"connections through a proxy. Plugins differ in whether ipBlock rules apply to pods: results that depend " +
-			"on such a rule are unknown. In addition, if pods cannot be created because an admission webhook does not " +
-			"respond, the policies must let the API server, which is not a pod, reach the webhook's pods.",
+		Why: "Two conditions must be met. First, the pod is failing, or its container has been running for 20 s, and " +
+			"the end of its log shows that a server does not respond. Second, the NetworkPolicies, as Kubernetes " +
+			"defines them, deny egress or ingress that the pod needs: to DNS over UDP, to a Service that its log or " +
+			"command names as NAME.NAMESPACE.svc, or to a public server that the message names by URL or address. " +
+			"The finding names the closest rule and its incorrect field. All network plugins except flannel are " +
+			"assumed to enforce policies. The check ignores policies of plugin-specific kinds, which may allow more, " +
+			"and connections through a proxy. Plugins differ in whether ipBlock rules apply to pods: results that " +
+			"depend on such a rule are unknown. In addition, if pods cannot be created because an admission webhook " +
+			"does not respond, the policies must let the API server, which is not a pod, reach the webhook's pods.",
 		Explains: []string{
 			"net.dns", "wl.pod-failing", "wl.probe-failing", "wl.idle-holder", "op.init-chain", "op.operand-failing",
 			"op.clusterpolicy", "dp.not-running", "dp.capacity-zero", "drv.headers",
@@ -84,7 +84,7 @@ func checkPolicy(f *facts.Facts, r *engine.Result, u facts.Unreached) {
 	switch ofCluster := u.Pod.Spec.DNSPolicy != corev1.DNSDefault && u.Pod.Spec.DNSPolicy != corev1.DNSNone; {
 	case u.Names && !ofCluster && len(by) > 0:
 		r.Unknown(pod,
-			"the pod uses a DNS server other than the cluster's, which NetworkPolicies (%s) may block",
+			"the pod uses a DNS server other than the cluster's, and NetworkPolicies (%s) may block access to it",
 			policyNames(by))
 		return
 	case u.Names && ofCluster:
@@ -191,7 +191,7 @@ func reportDenied(f *facts.Facts, r *engine.Result, u facts.Unreached, w wanted)
 				policyNames(by), w.name)
 		case f.HasDaemonSet("flannel") && !enforcesPolicies(f):
 			r.Unknown(facts.PodObject(u.Pod),
-				"NetworkPolicies (%s) deny the pod access to %s, but the network plugin flannel does not enforce them",
+				"NetworkPolicies (%s) deny the pod access to %s, but the flannel network plugin does not enforce them",
 				policyNames(by), w.name)
 		default:
 			r.Add(denied(f, u, w, d, by))

@@ -142,8 +142,8 @@ func denied(
 		issue.Evidence = append(issue.Evidence,
 			finding.FieldEvidence(object, field+"."+peers, "%s", strings.Join(who, "; ")))
 		if d == networkingv1.PolicyTypeIngress {
-			issue.Title = fmt.Sprintf("the NetworkPolicy %s lets other clients reach %s, but not the pods in "+
-				"namespace %s",
+			issue.Title = fmt.Sprintf("the NetworkPolicy %s allows ingress to %s from other clients, but not from "+
+				"the pods in namespace %s",
 				m.policy.Name, w.name, u.Pod.Namespace)
 			issue.Evidence = append(issue.Evidence, labelsEvidence(f, u.Pod.Namespace))
 			issue.Fix = finding.Fix{
@@ -162,12 +162,12 @@ func denied(
 		issue.Title = "NetworkPolicies restrict the pod's egress and do not let it reach " + w.name
 		if d == networkingv1.PolicyTypeIngress {
 			issue.Title = fmt.Sprintf(
-				"NetworkPolicies restrict ingress to the pods of %s and do not allow the pods in namespace %s",
+				"NetworkPolicies restrict ingress to the pods of %s and do not allow it from the pods in namespace %s",
 				w.name, u.Pod.Namespace,
 			)
 		}
 		issue.Fix = finding.Fix{
-			Text: "Save a policy that allows the connection to a file, and apply it: policies are " +
+			Text: "Save a policy that allows the connection as policy.yaml, and apply it: policies are " +
 				"additive.", Values: w.allow(d, by[0]),
 			Commands: []string{"kubectl apply -f policy.yaml"},
 		}
@@ -178,7 +178,8 @@ func denied(
 	}
 	if !w.dns && !w.To.Outside {
 		issue.Evidence = append(issue.Evidence, finding.Evidence{
-			Source: w.name + " .spec.ports", Text: fmt.Sprintf("port %d forwards to %s on the pods %s", w.port, listens,
+			Source: w.name + " .spec.ports", Text: fmt.Sprintf("port %d forwards to %s on pods with "+
+				"%s", w.port, listens,
 				metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: w.selector})),
 		})
 	}

@@ -258,9 +258,9 @@ func pullFix(f *facts.Facts, pod *corev1.Pod, p pulling) (string, finding.Fix) {
 		if strings.Contains(p.evidence.Text, "context deadline exceeded") && !words.ContainsAny(p.evidence.Text,
 			[]string{"dial ", "Head ", "Get ", "i/o timeout", "awaiting", "request canceled"}) {
 			return "the pull of the image did not finish in time", finding.Fix{
-				Text: "Pull the image on the node by hand to see whether it is slow or fails: GPU images are large. " +
-					"Check the network's bandwidth, the disk, and the runtime's journal, or use a registry or mirror " +
-					"near the node.",
+				Text: "Pull the image on the node by hand to see whether the pull is slow or fails: GPU images are " +
+					"large. Check the network's bandwidth, the disk, and the runtime's journal, or use a registry or " +
+					"mirror near the node.",
 				Commands: try,
 			}
 		}
@@ -277,8 +277,8 @@ func pullFix(f *facts.Facts, pod *corev1.Pod, p pulling) (string, finding.Fix) {
 		}
 	case "limit":
 		return "the image's registry rejects the pull because of a rate limit", finding.Fix{
-			Text: "Log in with a pull secret, or pull through a mirror of " + registry + ". The registry counts the " +
-				"pulls without a login of all nodes behind the same address; the limit ends after some hours.",
+			Text: "Log in with a pull secret, or pull through a mirror of " + registry + ". The registry adds up the " +
+				"pulls without a login from all nodes behind the same address; the limit is lifted after some hours.",
 			Commands: secretCommands(pod, registry),
 		}
 	case "auth":
@@ -295,8 +295,8 @@ func pullFix(f *facts.Facts, pod *corev1.Pod, p pulling) (string, finding.Fix) {
 			fix.Commands = []string{shell.Command("kubectl -n %s get secret %s", pod.Namespace, named[0].Name)}
 		case strings.Contains(registry, ".dkr.ecr."):
 			fix.Text = "Nodes pull from " + registry + " with their IAM role: attach the policy " +
-				"AmazonEC2ContainerRegistryReadOnly to it, and for a repository of another account, allow the role " +
-				"in the repository's policy. The passwords of ECR in pull secrets expire after 12 hours." + other
+				"AmazonEC2ContainerRegistryReadOnly to the role; for a repository in another account, also allow the " +
+				"role in the repository's policy. ECR passwords in pull secrets expire after 12 hours." + other
 			fix.Commands = nil
 		case strings.HasSuffix(registry, ".azurecr.io"):
 			fix.Text = "On AKS, let the nodes' identity pull from the registry (az aks update --attach-acr). " +
@@ -308,8 +308,8 @@ func pullFix(f *facts.Facts, pod *corev1.Pod, p pulling) (string, finding.Fix) {
 				Text: "On GKE, nodes pull from " + registry + " as the service account of their node pool. Grant the " +
 					"account roles/artifactregistry.reader in the image's project, and give the node pool the scope " +
 					"devstorage.read_only or cloud-platform: node pools that node auto-provisioning creates have " +
-					"only its defaults. A pull secret also works. Some registries report the same error if the image " +
-					"does not exist.",
+					"only the default scopes. A pull secret also works. Some registries report the same error if the " +
+					"image does not exist.",
 				Commands: []string{"gcloud container node-pools list", "gcloud container clusters list"},
 			}
 		}
@@ -355,8 +355,8 @@ func operandFix(f *facts.Facts, pod *corev1.Pod, image string) (finding.Fix, boo
 	if field := fieldWith(spec, ".spec", version); field != "" {
 		return finding.Fix{
 			Text: setByPolicy + field + ": correct the repository, image or version there (through the values of the " +
-				"operator's chart; for the driver nvcr.io/nvidia, driver and a version), or remove all three, so that " +
-				"the operator uses its release's defaults.",
+				"operator's chart; for the driver, use nvcr.io/nvidia, driver and a version), or remove all three, " +
+				"so that the operator uses its release's defaults.",
 			Commands: []string{shell.Command("kubectl get clusterpolicy %s -o yaml", policy.GetName())},
 		}, true
 	}

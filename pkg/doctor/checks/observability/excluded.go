@@ -29,7 +29,7 @@ func excludedCheck() engine.Check {
 		Reads: "DaemonSets of GPU exporters with 0 desired pods, their node selector, affinity and tolerations, and labels " +
 			"and taints of GPU nodes",
 		Why: "A DaemonSet without a matching node has no pods and no events, and its chart installs successfully. " +
-			"The chart of dcgm-exporter does not tolerate the taint nvidia.com/gpu. DaemonSets of the GPU operator " +
+			"The dcgm-exporter chart sets no toleration for the nvidia.com/gpu taint. DaemonSets of the GPU operator " +
 			"and of cloud providers, and clusters in which another DaemonSet monitors the GPUs, are ignored.",
 		ExplainsAs: map[string][]string{ofEngine: {"node.condition"}},
 		Sources:    []string{"dcgm-exporter#731", "containers-roadmap#2567"},
@@ -103,7 +103,7 @@ func checkExcluded(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet) {
 	}
 	if e, ok := engineMissed(f); ok && strings.Contains(d.Name, "dcgm") && !strings.Contains(d.Name, "exporter") {
 		found.As, found.Evidence = ofEngine, append(found.Evidence, e)
-		found.Cause = "An agent that does not reach DCGM's host engine reports the node's GPUs as faulty. Do not " +
+		found.Cause = "An agent that cannot reach DCGM's host engine reports the node's GPUs as faulty. Do not " +
 			"replace or reboot the node."
 	}
 	r.Add(found)

@@ -34,11 +34,12 @@ func dcgmLabelsCheck() engine.Check {
 		ID: "obs.dcgm-labels", Layer: finding.LayerObservability,
 		Title: "GPU metrics are not scraped, or have no pod labels",
 		Needs: []engine.Need{engine.NeedAPI},
-		Reads: "ServiceMonitors for dcgm-exporter, selectors of the Prometheus resources, labels of namespaces, and environment and volumes of dcgm-exporter's pods",
-		Why: "The Prometheus operator configures scraping of the ServiceMonitors and namespaces that a Prometheus " +
-			"selects. dcgm-exporter maps GPUs to pods only if DCGM_EXPORTER_KUBERNETES=true is set, the kubelet's " +
-			"pod-resources directory is mounted, and it uses the same kind of GPU IDs as the node's device plugin. " +
-			"Other ways to scrape need no ServiceMonitor, so a missing one is not an error.",
+		Reads: "ServiceMonitors for dcgm-exporter, selectors of the Prometheus resources, labels of namespaces, and " +
+			"the environment and volumes of dcgm-exporter's pods",
+		Why: "The Prometheus operator configures scraping for the ServiceMonitors and namespaces that a Prometheus " +
+			"resource selects. dcgm-exporter maps GPUs to pods only if DCGM_EXPORTER_KUBERNETES=true is set, the " +
+			"kubelet's pod-resources directory is mounted, and the exporter uses the same kind of GPU IDs as the " +
+			"node's device plugin. Other ways to scrape need no ServiceMonitor, so a missing one is not an error.",
 		Doc: "https://docs.nvidia.com/datacenter/cloud-native/gpu-telemetry/latest/kube-prometheus.html",
 		Sources: []string{"gpu-operator#305", "gpu-operator#363", "gpu-operator#2009", "dcgm-exporter#85",
 			"dcgm-exporter#138", "dcgm-exporter#150", "dcgm-exporter#342", "dcgm-exporter#27",
@@ -123,8 +124,9 @@ func checkPodLabels(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 		}
 		if ofOperator(pod) {
 			found.Fix = finding.Fix{
-				Text: "The GPU operator sets both in the DaemonSet and reverts changes there. Check dcgmExporter.env " +
-					"in the operator's values, and whether its release is incomplete or a webhook changes the pods.",
+				Text: "The GPU operator sets the variable and mount in the DaemonSet and reverts changes there. " +
+					"Check dcgmExporter.env in the operator's values, and whether its release is incomplete or a " +
+					"webhook changes the pods.",
 			}
 		}
 		r.Add(found)
@@ -262,7 +264,7 @@ func checkMonitors(f *facts.Facts, r *engine.Result, exporter *corev1.Pod) {
 			wants = nil
 			fix.Text = "The Prometheus resource selects the ServiceMonitor's labels, but not its namespace: extend " +
 				"spec.serviceMonitorNamespaceSelector (prometheus.prometheusSpec in the values of " +
-				"kube-prometheus-stack), or give the namespace a label that it selects."
+				"kube-prometheus-stack), or give the namespace a label that the selector matches."
 		case text == "not set":
 			fix.Text = "The Prometheus resource selects no ServiceMonitors: set its spec.serviceMonitorSelector."
 		}
@@ -377,8 +379,8 @@ func checkDCGM(f *facts.Facts, r *engine.Result, pod *corev1.Pod, t facts.PodTro
 			part, values = "DCGM", "dcgm"
 		}
 		found.Title = part + " needs more memory than its limit"
-		found.Cause = "The kernel killed it when it reached the limit. It needs more memory for each GPU and each " +
-			"metric."
+		found.Cause = "The kernel killed the process when it reached the limit. It needs more memory for each GPU " +
+			"and each metric."
 		found.Evidence = append(found.Evidence,
 			finding.FieldEvidence(
 				facts.PodObject(pod), ".spec.containers[].resources.limits.memory", "%s", limit.String(),

@@ -52,14 +52,14 @@ func initChainCheck() engine.Check {
 		Title: "the startup chain of the GPU operator's pods is blocked",
 		// A driver that is still being built also explains other findings.
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs, engine.NeedNode}, InfoExplains: true,
-		Reads: "the init containers driver-validation, toolkit-validation, cuda-validation and plugin-validation of " +
+		Reads: "the driver-validation, toolkit-validation, cuda-validation and plugin-validation init containers of " +
 			"the operator's pods on each GPU node, the containers in the driver and toolkit pods, their last log " +
 			"lines, and the files in /run/nvidia/validations",
-		Why: "Each operand waits in an init container until the previous link has written its file: driver, " +
-			"container toolkit, CUDA, device plugin. One broken link therefore blocks all later pods. Only the first " +
-			"broken link is reported. The driver never starts if the label nvidia.com/gpu.deploy.driver=false keeps " +
-			"it off the node. The driver may take 20 minutes, the limit of its startup probe, and any other step 2 " +
-			"minutes.",
+		Why: "Each operand waits in an init container until the previous link has written its file. The links are " +
+			"driver, container toolkit, CUDA and device plugin. One broken link therefore blocks all later pods. " +
+			"Only the first broken link is reported. The driver never starts if the label " +
+			"nvidia.com/gpu.deploy.driver=false keeps it off the node. The driver may take 20 minutes, the limit of " +
+			"its startup probe, and any other step 2 minutes.",
 		Explains: blocked(),
 		ExplainsAs: map[string][]string{
 			ofDriver: blocked("rt.handler-missing"), ofLabel: blocked("rt.handler-missing", "op.deploy-label-off"),
@@ -370,7 +370,7 @@ func (l link) fix(f *facts.Facts, t facts.PodTrouble) finding.Fix {
 		}
 		if _, works := facts.LogEvidence(f, pod, "| NVIDIA-SMI "); works {
 			text = "The node's driver works: the validation printed the output of nvidia-smi, and failed afterwards. " +
-				"Fix the cause that its message names. Another driver does not help."
+				"Fix the cause that its message names. Installing another driver does not help."
 		}
 		return finding.Fix{Text: text, Commands: see}
 	case "toolkit-ready":
@@ -386,8 +386,8 @@ func (l link) fix(f *facts.Facts, t facts.PodTrouble) finding.Fix {
 		}
 	}
 	return finding.Fix{
-		Text: "The operator's validator requests a GPU, and waits while all are in use. Free a GPU, or delete the " +
-			"validator's pod when a GPU is free.",
+		Text: "The operator's validator requests a GPU, and waits while all GPUs are in use. Free a GPU, or delete " +
+			"the validator's pod when a GPU is free.",
 		Commands: append(see, facts.RestartPod(pod.Namespace, pod.Name)),
 	}
 }

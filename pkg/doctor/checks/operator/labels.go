@@ -54,7 +54,7 @@ func checkMIGManager(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		}
 	case (n.Labels[state] == "pending" || n.Labels[state] == "rebooting") && len(pods) == 0 && !r.Lacks(f, "api/pods"):
 		found.Title, found.Severity, found.Confidence =
-			"a MIG configuration is requested, but no MIG manager runs on the node to apply it", finding.Warning,
+			"a MIG configuration is requested, but no MIG manager is running on the node to apply it", finding.Warning,
 			finding.Likely
 	case n.Labels[state] == "pending":
 		e, gaveUp := gaveUpMIG(f, pods)
@@ -90,7 +90,7 @@ func checkMIGManager(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	}
 	found.Fix = finding.Fix{
 		Text: "Fix the cause that the manager's log shows: a configuration that the GPU does not support, processes " +
-			"that use the GPUs (add host services to its gpu-clients ConfigMap), or a required reboot " +
+			"that use the GPUs (add host services to the manager's gpu-clients ConfigMap), or a required reboot " +
 			"(WITH_REBOOT=true in migManager.env). Then request the configuration again.",
 	}
 	if inUse {
@@ -151,7 +151,8 @@ func gfdCheck() engine.Check {
 		Layer: finding.LayerOperator,
 		Title: "GPU feature discovery is running, but its labels are missing",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-		Reads: "label nvidia.com/gpu.product of nodes that run GPU feature discovery, and the logs of GPU feature discovery and NFD's master",
+		Reads: "the nvidia.com/gpu.product label of nodes that run GPU feature discovery, and the logs of GPU " +
+			"feature discovery and NFD's master",
 		Why: "GPU feature discovery passes its labels to NFD. It finds no GPU if it starts before the driver is ready, and NFD rejects labels in namespaces that are not configured. " +
 			"Workloads that select nodes by GPU model then match no node. A cluster without feature discovery needs no labels.",
 		Explains: []string{"sched.node-selector"},
@@ -189,7 +190,7 @@ func checkGFD(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	pod := pods[0]
 	found := finding.Finding{
 		Severity: finding.Warning, Confidence: finding.Likely, Object: n.Object(),
-		Title: "GPU feature discovery runs on the node, but the node has no label nvidia.com/gpu.product",
+		Title: "GPU feature discovery is running on the node, but the node has no nvidia.com/gpu.product label",
 		Evidence: []finding.Evidence{
 			finding.FieldEvidence(n.Object(), ".metadata.labels", "no nvidia.com/gpu.product"),
 		},
@@ -204,10 +205,11 @@ func checkGFD(f *facts.Facts, r *engine.Result, n *facts.Node) {
 			"namespace is not allowed",
 		); ok {
 			found.Confidence, found.Title = finding.Certain,
-				"node feature discovery rejects the labels of GPU feature discovery"
+				"node feature discovery rejects the labels from GPU feature discovery"
 			found.Evidence = append(found.Evidence, e)
 			found.Fix = finding.Fix{
-				Text: "Allow the namespace nvidia.com in NFD's master (nfd-master.conf: extraLabelNs: [nvidia.com]), then restart " +
+				Text: "Allow the nvidia.com namespace in NFD's master (nfd-master.conf: extraLabelNs: [nvidia.com]), " +
+					"then restart " +
 					facts.OwnerOf(
 						master,
 					) + ".",
@@ -239,9 +241,10 @@ func peermemCheck() engine.Check {
 	return engine.Check{
 		ID:    "rdma.peermem",
 		Layer: finding.LayerNetwork, Symptom: engine.Explained,
-		Title: "the module nvidia_peermem, which lets network cards read GPU memory, cannot be loaded",
+		Title: "the nvidia_peermem module, which lets network cards read GPU memory, cannot be loaded",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs, engine.NeedNode},
-		Reads: "the container nvidia-peermem-ctr of driver pods, logs of GPU pods, loaded modules and the kernel log of GPU nodes",
+		Reads: "the nvidia-peermem-ctr container of driver pods, logs of GPU pods, loaded modules and the kernel log " +
+			"of GPU nodes",
 		Why: "The module must be built against the loaded network driver (MOFED), and fails to load if that driver was installed later. With open kernel modules and Linux 5.12 or later, DMA-BUF " +
 			"replaces the module. Only an observed failure is reported; a node without the module is healthy.",
 		Explains: []string{"op.operand-failing", "op.clusterpolicy"},

@@ -29,8 +29,9 @@ func nfdCheck() engine.Check {
 		ID: "nfd.labels", Layer: finding.LayerOperator,
 		Title: "GPU nodes lack the node feature discovery labels that GPU software selects",
 		Needs: []engine.Need{engine.NeedAPI},
-		Reads: "labels feature.node.kubernetes.io/pci-*10de.present of nodes that advertise no GPU, the ClusterPolicy's condition, the DaemonSets of node feature discovery and of the device plugin, " +
-			"taints and tolerations",
+		Reads: "the feature.node.kubernetes.io/pci-*10de.present labels of nodes that advertise no GPU, the " +
+			"ClusterPolicy's condition, the DaemonSets of node feature discovery and of the device plugin, taints " +
+			"and tolerations",
 		Why: "The operator and the device plugin's chart select nodes by these labels. A node whose GPUs are advertised or allocated by DRA needs no labels. By default, NFD's worker does not " +
 			"tolerate GPU taints, so a taint can keep the worker, which creates the labels, off the node.",
 		Explains: facts.GPULost(
@@ -142,7 +143,7 @@ func nfdFinding(f *facts.Facts, n *facts.Node, who finding.Evidence) finding.Fin
 		describeOtherForm(n, other, workers, &found)
 		if len(known) > 0 {
 			found.Cause = "This release of the GPU operator finds GPU nodes only by a label with the vendor alone; " +
-				"since 1.2, a label with class and vendor also works. sources.pci.deviceLabelFields in the " +
+				"since release 1.2, a label with class and vendor also works. sources.pci.deviceLabelFields in the " +
 				"configuration of NFD's worker determines which fields the labels contain (by default, class and " +
 				"vendor)."
 		}
@@ -209,8 +210,8 @@ func describeOtherForm(n *facts.Node, label string, workers []*appsv1.DaemonSet,
 		"labels of PCI devices contain. The GPU operator looks for the vendor alone, or for class and vendor."
 	found.Fix = finding.Fix{
 		Text: "Set sources.pci.deviceLabelFields to [vendor] in the configuration of NFD's worker (with the NFD " +
-			"operator, in the resource NodeFeatureDiscovery, .spec.workerConfig). If other software, such as another " +
-			"vendor's GPU operator, needs the labels as they are, keep them and add the missing label with a " +
+			"operator, in .spec.workerConfig of the NodeFeatureDiscovery resource). If other software, such as " +
+			"another vendor's GPU operator, needs the labels as they are, keep them and add the missing label with a " +
 			"NodeFeatureRule or manually (last command). Nothing else has to be installed or changed.",
 	}
 	for _, d := range workers {

@@ -19,8 +19,8 @@ func operandCheck() engine.Check {
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "state, last state and restarts of all containers in the driver, toolkit, feature discovery, DCGM, " +
 			"MIG manager, MPS, validator, operator, NFD and DRA pods, their newest warning, and the end of their logs",
-		Why: "A symptom, reported in case no other check finds the cause. Pods that have been starting for less than 2 minutes (the driver: 20), have terminated, or are being " +
-			"deleted are ignored.",
+		Why: "This is a symptom, reported in case no other check finds the cause. Pods that have been starting for " +
+			"less than 2 minutes (20 for the driver), have terminated, or are being deleted are ignored.",
 		Explains: []string{"op.clusterpolicy", "gfd.labels", "wl.cuda-vs-driver", "dra.unallocatable"},
 		ExplainsAs: map[string][]string{
 			ofClaim:          {"wl.message", "wl.pod-failing", "dra.prepare"},

@@ -53,7 +53,8 @@ func policyCheck() engine.Check {
 		ID: "op.clusterpolicy", Symptom: engine.Explained, Layer: finding.LayerOperator,
 		Title: "the GPU operator does not reach the state that its ClusterPolicy or NVIDIADriver requests",
 		Needs: []engine.Need{engine.NeedAPI},
-		Reads: "status.state and status.conditions of ClusterPolicies and NVIDIADrivers, and their number",
+		Reads: "status.state and status.conditions of ClusterPolicies and NVIDIADrivers, and the number of these " +
+			"objects",
 		Why: "The operator applies one ClusterPolicy and marks others as ignored. A state that is not ready is usually a consequence of another problem, and is reported so that nothing is missed. " +
 			"A state younger than 2 minutes, or a driver upgrade in progress, is not a problem.",
 		Explains: []string{"dp.none"},
@@ -185,7 +186,7 @@ func deployLabelCheck() engine.Check {
 		Reads: "labels nvidia.com/gpu.deploy.* and nvidia.com/gpu.workload.config of GPU nodes",
 		Why: "nvidia.com/gpu.deploy.operands=false keeps all operands off the node, the label of one operand keeps " +
 			"that operand off, and a workload configuration for virtual machines withholds GPUs from containers. A " +
-			"change of MIG or vGPU devices uses these labels to pause operands, which is an error if the pod that " +
+			"change to MIG or vGPU devices uses these labels to pause operands. This is an error if the pod that " +
 			"makes the change is itself waiting for the paused operands. Otherwise, the labels are usually " +
 			"intentional, so the finding is Info, a warning if pods are waiting for GPUs, or an error if no node is " +
 			"left for the pods.",
@@ -310,8 +311,9 @@ func versionsCheck() engine.Check {
 		Title: "versions of the GPU operator's components do not match",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "the state of the Helm releases, image tags of the operator and its validator, the names of the CRDs, and the operator's log",
-		Why: "Helm does not upgrade CRDs automatically, so a new operator may lack a kind or field that it needs, as its log shows. A release whose upgrade failed may be a mix of " +
-			"both versions. Image tags that merely differ are Info.",
+		Why: "Helm does not upgrade CRDs automatically, so a new operator may lack a kind or field that it needs; " +
+			"its log then shows this. A release whose upgrade failed may be a mix of both versions. Image tags that " +
+			"merely differ are Info.",
 		Explains: []string{"op.operand-failing", "op.clusterpolicy", "dp.none"},
 		Doc:      "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/upgrade.html",
 		Sources:  []string{"gpu-operator deployments/gpu-operator/values.yaml (operator.upgradeCRD)"},

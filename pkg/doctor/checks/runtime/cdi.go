@@ -25,7 +25,7 @@ func cdiChecks() []engine.Check {
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
 			Title: "CDI devices allocated to pods cannot be resolved",
 			Reads: "events and container states; the CDI specifications in /etc/cdi and /var/run/cdi, their host " +
-				"paths and driver version, the loaded driver",
+				"paths and driver versions, and the loaded driver",
 			Why: "the runtime reports `unresolvable CDI devices`, or a specification refers to missing files or to " +
 				"libraries of a driver that is not loaded",
 			Explains: noPods(),
@@ -40,9 +40,10 @@ func cdiChecks() []engine.Check {
 			ID: "rt.cdi-off", Layer: finding.LayerRuntime, From: []string{"api/pods"},
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
 			Title: "CDI is disabled in containerd, but GPUs are provided through CDI",
-			Reads: "enable_cdi in memory, how the device plugin provides devices, whether the DRA driver is running",
-			Why: "with enable_cdi = false, the default in 1.7, containerd silently ignores CDI devices; reported " +
-				"only if GPUs are not also provided in another way",
+			Reads: "enable_cdi in memory, how the device plugin provides devices, and whether the DRA driver is " +
+				"running",
+			Why: "with enable_cdi = false, the default in 1.7, containerd silently ignores CDI devices; this is " +
+				"reported only if GPUs are not also provided in another way",
 			Explains: noGPUs("cdi.unresolvable"), Sources: []string{"containerd docs/cri/config.md", "k8s-snap#2388"},
 			Run: checkCDIOff,
 		},
@@ -124,8 +125,8 @@ func cdiFix(f *facts.Facts, n *facts.Node, devices string) finding.Fix {
 	case strings.Index(devices, "/") > 0 && !strings.Contains(devices, "nvidia"): // not a path
 		return finding.Fix{
 			Text: "find the specification that names the device (" + words.Clip(devices) + "): its vendor's device " +
-				"plugin, DRA driver or toolkit writes it. If it is missing or names a file that does not exist, " +
-				"check the log of that program's pod or unit on the node",
+				"plugin, DRA driver or toolkit writes the specification. If it is missing or names a file that does " +
+				"not exist, check the log of that program's pod or unit on the node",
 			Commands: []string{shell.OnHost(n.Name, "sudo grep -rn kind: /etc/cdi /var/run/cdi")},
 		}
 	case strings.Contains(devices, "k8s.device-plugin.nvidia.com") && len(facts.Current(n, facts.DevicePlugin)) > 0:
@@ -136,7 +137,7 @@ func cdiFix(f *facts.Facts, n *facts.Node, devices string) finding.Fix {
 			Commands: []string{facts.RestartPod(pod.Namespace, pod.Name)},
 		}
 		if strings.Contains(devices, "=MIG-") && strings.Contains(pod.Spec.Containers[0].Image, "hami") {
-			fix.Text += " HAMi before 2.9.0 does not add the MIG instances that it creates later: upgrade it."
+			fix.Text += " HAMi before 2.9.0 does not add the MIG instances that it creates later: upgrade HAMi."
 		}
 		return fix
 	case strings.Contains(devices, "k8s.gpu.nvidia.com") || strings.Contains(devices, "gpu.nvidia.com/"):
@@ -169,8 +170,8 @@ func cdiFix(f *facts.Facts, n *facts.Node, devices string) finding.Fix {
 		return fix
 	}
 	return finding.Fix{
-		Text: "regenerate the specification, which is required after each driver change; do not use the RuntimeClass " +
-			"nvidia-cdi for pods that get devices through CDI",
+		Text: "regenerate the specification, as is required after each driver change; do not use the nvidia-cdi " +
+			"RuntimeClass for pods that get devices through CDI",
 		Commands: []string{shell.OnHost(n.Name, "sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml")},
 	}
 }
@@ -225,7 +226,7 @@ func checkRuntimeTooOld(f *facts.Facts, r *engine.Result) {
 		if !only {
 			continue
 		}
-		fix := finding.Fix{Text: "upgrade containerd to 1.7 or later with enable_cdi = true"}
+		fix := finding.Fix{Text: "upgrade containerd to 1.7 or later, and set enable_cdi = true"}
 		if operated && policyBool(p, "spec", "cdi", "enabled") {
 			fix.Text += "; until then, set cdi.enabled=false so that the NVIDIA runtime provides the GPUs"
 			fix.Commands = facts.ChangeOperator(f, "cdi.enabled", false)

@@ -168,7 +168,7 @@ func handlersOfOtherNames(f *facts.Facts, r *engine.Result) {
 				}
 				issue := finding.Finding{
 					Object: object, Nodes: []string{n.Name}, Title: fmt.Sprintf(
-						"the RuntimeClass names the handler %q, but its nodes call it %q", handler, other,
+						"the RuntimeClass names the handler %q, but the nodes call that handler %q", handler, other,
 					),
 					Evidence: []finding.Evidence{
 						finding.FieldEvidence(object, ".handler", "%s", handler),
@@ -184,8 +184,8 @@ func handlersOfOtherNames(f *facts.Facts, r *engine.Result) {
 					(metav1.GetControllerOfNoCopy(meta) != nil ||
 						meta.GetLabels()["app.kubernetes.io/component"] == "gpu-operator") {
 					issue.Fix.Text = "the GPU operator owns the RuntimeClass, and its toolkit adds the handler " +
-						handler + " to the nodes' runtime: find out why the toolkit pods fail, or the validation " +
-						"that they are waiting for"
+						handler + " to the nodes' runtime: find out why the toolkit pods fail, or why the validation " +
+						"that they are waiting for fails"
 					issue.Confidence = finding.Likely
 				} else if create := createClass(class, other); allKnown && create != nil {
 					issue.Fix.Text =
@@ -238,7 +238,7 @@ func checkRuntimeClassUnset(f *facts.Facts, r *engine.Result) {
 			if reportWithoutDriver(f, r, n, failed) || reportUnset(f, r, n, pods) {
 				continue
 			}
-			r.Unknown(n.Object(), "its default handler is unknown: %s",
+			r.Unknown(n.Object(), "the default handler is unknown: %s",
 				cmp.Or(hostProblem(f, n), "the runtime does not report it"))
 			continue
 		}
@@ -345,7 +345,7 @@ func reportWithoutDriver(f *facts.Facts, r *engine.Result, n *facts.Node, pods [
 			found.Confidence = finding.Likely
 			found.Evidence = append(found.Evidence, finding.Evidence{
 				Source: "containers of the toolkit on " + n.Object().String() + " .env",
-				Text:   off + " is off, so runc starts pods without a RuntimeClass",
+				Text:   off + " is off, so pods without a RuntimeClass are started with runc",
 			})
 			found.Fix.Text += " To change the default for all pods on the node, " +
 				"set " + off + " to true in toolkit.env of the GPU operator's values."

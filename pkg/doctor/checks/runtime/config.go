@@ -203,7 +203,7 @@ func checkEdited(f *facts.Facts, r *engine.Result) {
 		}
 		issue := finding.Finding{
 			Object: n.Object(), Severity: finding.Warning,
-			Title: "containerd's configuration was edited after containerd had read it, and is not in effect",
+			Title: "containerd's configuration was edited after containerd had read it, so the edits are not in effect",
 			Fix: finding.Fix{
 				Text:     fmt.Sprintf("restart %s to load %s", i.UnitName(), i.ConfigPath),
 				Commands: []string{restartUnit(n)},
@@ -213,8 +213,8 @@ func checkEdited(f *facts.Facts, r *engine.Result) {
 		if generated {
 			issue.Title = "the generated containerd.toml of MicroK8s was edited, and containerd does not use the edits"
 			issue.Fix = finding.Fix{
-				Text: "put the settings in containerd-template.toml in the same directory, or enable the addon " +
-					"nvidia: MicroK8s regenerates containerd.toml from the template whenever its containerd starts",
+				Text: "put the settings in containerd-template.toml in the same directory, or enable the nvidia " +
+					"addon: MicroK8s regenerates containerd.toml from the template whenever its containerd starts",
 				Commands: []string{shell.OnHost(n.Name, "sudo snap restart microk8s.daemon-containerd")},
 			}
 		}
@@ -298,7 +298,7 @@ func checkGenerated(f *facts.Facts, r *engine.Result) {
 		for _, pod := range facts.Current(n, facts.Toolkit) {
 			if e, ok := grepAll(f, pod, "keys cannot contain {"); ok {
 				r.Add(finding.Finding{
-					Object: n.Object(), Title: "the toolkit is configured to edit a template, which is not TOML",
+					Object: n.Object(), Title: "the toolkit is configured to edit a template that is not TOML",
 					Evidence: []finding.Evidence{e}, Fix: toolkitFix(f, n),
 				})
 			}

@@ -61,7 +61,8 @@ func handlerChecks() []engine.Check {
 		{
 			ID: "rc.handler-mismatch", Layer: finding.LayerCluster, Needs: []engine.Need{engine.NeedAPI},
 			Title: "pods use a RuntimeClass that does not exist, or whose handler has another name on the nodes",
-			Reads: "RuntimeClasses, runtimeClassName of pods and DaemonSets, FailedCreate events, the nodes' handlers",
+			Reads: "RuntimeClasses, runtimeClassName of pods and DaemonSets, FailedCreate events, and the nodes' " +
+				"handlers",
 			Why: "a RuntimeClass in use does not exist, or its handler is nvidia but the nodes have " +
 				"nvidia-container-runtime, as on AKS and microk8s (or vice versa)",
 			Explains: noPods("rt.handler-missing"),
@@ -72,8 +73,8 @@ func handlerChecks() []engine.Check {
 			ID: "rt.version-skew-ids", Layer: finding.LayerRuntime, Needs: []engine.Need{engine.NeedNode},
 			Title: "GPU handlers are configured under a plugin ID that this release of containerd does not read",
 			Reads: "containerd's files and release",
-			Why: "containerd 1.x reads handlers only under io.containerd.grpc.v1.cri; 2.x reads handlers in version " +
-				"3 files under io.containerd.cri.v1.runtime. Handlers elsewhere are silently ignored",
+			Why: "containerd 1.x reads handlers only under io.containerd.grpc.v1.cri; in version 3 files, 2.x reads " +
+				"them under io.containerd.cri.v1.runtime. Handlers elsewhere are silently ignored",
 			Explains: noPods("rt.handler-missing"),
 			Sources:  []string{"containerd config.go", "AgentBaker containerd_v2.toml.gtpl"},
 			Run:      func(f *facts.Facts, r *engine.Result) { viewFindings(f, r, "rt.version-skew-ids") },
@@ -85,8 +86,8 @@ func handlerChecks() []engine.Check {
 			Reads: "how the device plugin provides devices (DEVICE_LIST_STRATEGY), the toolkit's " +
 				"accept-nvidia-visible-devices-* settings on the node, pods that request GPUs and their " +
 				"securityContext",
-			Why: "the plugin passes GPUs in the variable NVIDIA_VISIBLE_DEVICES or through volume mounts, but the " +
-				"toolkit is configured to ignore them. The pods run, but see no GPU",
+			Why: "the plugin passes GPUs in the NVIDIA_VISIBLE_DEVICES variable or through volume mounts, but the " +
+				"toolkit is configured to ignore that method. The pods run, but see no GPU",
 			Explains: []string{
 				"wl.pod-failing", "wl.cpu-mode", "wl.cuda-error", "wl.cuda-vs-driver", "wl.idle-holder", "wl.message",
 			},
@@ -100,7 +101,8 @@ func handlerChecks() []engine.Check {
 			Reads: "pods that request GPUs, the default handler in memory, how the device plugin provides devices " +
 				"(DEVICE_LIST_STRATEGY), logs",
 			Why: "with the envvar strategy, only the NVIDIA runtime gives a container its GPUs, and a pod without a " +
-				"RuntimeClass gets the default runtime. Not checked if devices are provided through CDI or a hook",
+				"RuntimeClass gets the default runtime. This is not checked if devices are provided through CDI or a " +
+				"hook",
 			Explains: []string{"wl.pod-failing", "wl.cpu-mode", "wl.cuda-error", "wl.cuda-vs-driver"},
 			Sources: []string{
 				"nvidia-container-runtime#147", "k0s#1769", "k8s-device-plugin#406", "gpu-feature-discovery#36",
@@ -172,7 +174,7 @@ func checkHandlerMissing(f *facts.Facts, r *engine.Result) {
 		lacking := lacking(f, n)
 		if _, _, known := inMemory(n); !known && len(lacking) == 0 && n.IsGPUNode &&
 			len(wanted(f, n)) > 0 {
-			r.Unknown(n.Object(), "the handlers of its runtime are unknown: %s",
+			r.Unknown(n.Object(), "the runtime's handlers are unknown: %s",
 				cmp.Or(hostProblem(f, n), "the runtime does not report them"))
 		}
 		for _, handler := range slices.Sorted(maps.Keys(lacking)) {
@@ -282,7 +284,7 @@ func handlerFix(f *facts.Facts, n *facts.Node, handler string) finding.Fix {
 	switch i := instance(n); {
 	case !isNVIDIAClass(handler):
 		return finding.Fix{
-			Text: "the handler is not one of NVIDIA's: install the runtime to which it belongs on the node, or keep " +
+			Text: "the handler is not one of NVIDIA's: on the node, install the runtime to which it belongs, or keep " +
 				"the pods on nodes that have the handler (scheduling.nodeSelector of the RuntimeClass)",
 		}
 	case n.IsCRIO():
@@ -295,7 +297,7 @@ func handlerFix(f *facts.Facts, n *facts.Node, handler string) finding.Fix {
 		pod := facts.Current(n, facts.Toolkit)[0]
 		return finding.Fix{
 			Text: "the toolkit pod adds the handler once the node's driver is ready, and is waiting for the driver: " +
-				"find out why the driver is not ready. A restart of the toolkit does not help",
+				"find out why the driver is not ready. Restarting the toolkit does not help",
 			Commands: []string{shell.Command("kubectl describe pod %s -n %s", pod.Name, pod.Namespace)},
 		}
 	case i == nil:

@@ -25,9 +25,9 @@ func nodeRuntimeChecks() []engine.Check {
 			Reads: "logs of pods on GPU nodes; capacity and allocatable; the kernel log; the links in /dev/char, the " +
 				"kubelet's cgroup driver",
 			Why: "a container reports `Failed to initialize NVML: Unknown Error` although the node's driver works: a " +
-				"daemon-reload made systemd reset the container's device rules, which did not include the GPUs. If " +
-				"the container is the device plugin, it marks its GPUs unhealthy, without an XID. A plugin " +
-				"with this error since its start never had the GPUs",
+				"daemon-reload made systemd reset the container to systemd's device rules, which did not include the " +
+				"GPUs. If the container is the device plugin, it marks its GPUs unhealthy, without an XID. A plugin " +
+				"that has had this error since its start never had the GPUs",
 			Explains: []string{"wl.pod-failing", "wl.cuda-error", "wl.cpu-mode", "dp.*", "obs.dcgm-crash"},
 			Doc:      "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html",
 			Sources: []string{
@@ -56,8 +56,8 @@ func nodeRuntimeChecks() []engine.Check {
 			Reads: "pods on GPU nodes with the NVIDIA runtime and NVIDIA_VISIBLE_DEVICES in their specification; the " +
 				"number of GPUs in use according to nvidia-smi, and the number that the node's pods request",
 			Why: "an unprivileged pod sets NVIDIA_VISIBLE_DEVICES, and the runtime honors it: the pod sees the GPUs " +
-				"of other pods, without the scheduler's knowledge. Info if the node has no other GPU pods, or if the " +
-				"only evidence is the number of GPUs in use",
+				"of other pods, without the scheduler's knowledge. The finding is Info if the node has no other GPU " +
+				"pods, or if the only evidence is the number of GPUs in use",
 			Sources: []string{
 				"gpu-operator#28", "gpu-operator#421", "gpu-operator#700", "k8s-device-plugin#87", "bottlerocket#3718",
 			},
@@ -125,8 +125,8 @@ func pluginLostGPUs(f *facts.Facts, n *facts.Node, plugin *corev1.Pod) (finding.
 func describePlugin(f *facts.Facts, plugin *corev1.Pod, issue *finding.Finding) {
 	issue.Title = "the running device plugin lost access to the GPUs and marks them unhealthy"
 	issue.Cause = "NVML in the plugin's container reports an unknown error, and no XID shows that a GPU failed. When " +
-		"systemd reloads its units (daemon-reload, for example during a node upgrade), it resets the device rules of " +
-		"running containers, which did not include the GPUs."
+		"systemd reloads its units (daemon-reload, for example during a node upgrade), it resets running containers " +
+		"to its own device rules, which did not include the GPUs."
 	issue.Fix.Text = "if nvidia-smi works on the node, the GPUs are healthy: do not reset or replace them. Delete " +
 		"the plugin pod, so that its replacement advertises the GPUs again. GPU pods that were running at that time " +
 		"may also need a restart. To prevent a recurrence, create the links in /dev/char whenever the node boots " +
@@ -136,13 +136,14 @@ func describePlugin(f *facts.Facts, plugin *corev1.Pod, issue *finding.Finding) 
 	} else if _, worked := f.GrepLogs(
 		plugin, "Registered device plugin", "unhealthy: Unknown", "waiting for event: Unknown",
 	); !worked {
-		issue.Title = "the device plugin may not use the GPUs from its start, although it finds the driver's library"
-		issue.Cause = "The GPUs are not among the devices that its container may open. The plugin has not lost them: " +
-			"a new pod fails as well."
+		issue.Title = "the device plugin has had no access to the GPUs since its start, although it finds the " +
+			"driver's library"
+		issue.Cause = "The GPUs are not among the devices that the plugin's container may open. The plugin has not " +
+			"lost them: a new pod fails as well."
 		issue.Fix = finding.Fix{
 			Text: "in the toolkit's config.toml on the node, no-cgroups must not be true. With cgroup v2, the " +
-				"toolkit must be 1.8 or later, and runc, or crun before 1.18, must be the first of runtimes. Or " +
-				"provide GPUs through CDI",
+				"toolkit must be 1.8 or later, and runc, or crun before 1.18, must be the first entry in runtimes. " +
+				"Or provide GPUs through CDI",
 			Commands: []string{
 				shell.OnHost(plugin.Spec.NodeName,
 					"grep -nE 'no-cgroups|runtimes|^mode' /etc/nvidia-container-runtime/config.toml"),
@@ -373,7 +374,7 @@ func whyNotAllowed(f *facts.Facts, n *facts.Node, issue finding.Finding) finding
 			quote(d.Path, "mode "+d.Mode)
 			issue.Fix =
 				finding.Fix{Text: "make the driver create its device files with mode 0666: set " +
-					"NVreg_DeviceFileMode=0666 in /etc/modprobe.d (or for the GPU operator's driver, in " +
+					"NVreg_DeviceFileMode=0666 in /etc/modprobe.d (or, for the GPU operator's driver, in " +
 					"driver.kernelModuleConfig), drain the node, and reload the driver"}
 			return issue
 		}

@@ -74,7 +74,7 @@ func checkRestartLoop(f *facts.Facts, r *engine.Result) {
 			},
 			Fix: finding.Fix{
 				Text: fmt.Sprintf("check the journal of %s for the reason why the runtime exits; if the NVIDIA "+
-					"container toolkit or another tool restarts the runtime, let only one of them edit the "+
+					"container toolkit or another tool restarts the runtime, let only one tool edit the "+
 					"configuration", unit),
 				Commands: []string{shell.OnHost(n.Name, "sudo journalctl -u %s -n 100 --no-pager", unit)},
 			},

@@ -82,9 +82,9 @@ func startChecks() []engine.Check {
 					func(n *facts.Node, name string) finding.Fix {
 						if name != "" && !strings.Contains(name, "runc") && !strings.Contains(name, "nvidia") {
 							return finding.Fix{
-								Text: "install the shim of the runtime " + words.Clip(name) + " on the node, or " +
+								Text: "install the shim for the runtime " + words.Clip(name) + " on the node, or " +
 									"remove runtimeClassName from pods that do not need this runtime. With runc " +
-									"instead, the pods would run without its isolation",
+									"instead, the pods would run without the runtime's isolation",
 							}
 						}
 						return finding.Fix{
@@ -101,7 +101,7 @@ func startChecks() []engine.Check {
 			Title: "a runtime handler uses a different cgroup driver from the other handlers",
 			Reads: "FailedCreatePodSandBox events; SystemdCgroup of each handler that uses runc, the kubelet's " +
 				"cgroupDriver",
-			Why: "SystemdCgroup of a handler that pods request differs from that of the default handler: its pods " +
+			Why: "SystemdCgroup of a handler that pods request differs from that of the default handler: these pods " +
 				"fail with `expected cgroupsPath to be of format \"slice:prefix:name\"`, or systemd removes their " +
 				"limits and devices. If all handlers differ from the kubelet, this is reported only if the sandboxes " +
 				"of several pods on the node are recreated again and again",

@@ -24,7 +24,8 @@ func toolkitFix(f *facts.Facts, n *facts.Node) finding.Fix {
 		return finding.Fix{
 			Text: fmt.Sprintf("%s includes the NVIDIA container toolkit (as a system extension or in its NVIDIA "+
 				"variants), and the GPU operator's toolkit cannot change it: set toolkit.enabled=false in the "+
-				"operator's values, or only for these nodes the label nvidia.com/gpu.deploy.container-toolkit=false",
+				"operator's values or, for these nodes only, set the label "+
+				"nvidia.com/gpu.deploy.container-toolkit=false",
 				n.Distribution),
 		}
 	}
@@ -42,7 +43,7 @@ func toolkitFix(f *facts.Facts, n *facts.Node) finding.Fix {
 	if n.Distribution == facts.K3s || n.Distribution == facts.RKE2 {
 		text =
 			fmt.Sprintf("%s generates containerd's configuration, including the NVIDIA handlers if the toolkit's "+
-				"programs are on the node: do not edit the file, configure only the socket for the toolkit, and "+
+				"programs are on the node. Do not edit the file: configure only the socket for the toolkit, and "+
 				"restart %s once the toolkit is installed", n.Distribution, unit)
 		fix := toolkitEnvFix(f, env[1:2], text)
 		fix.Commands = append(fix.Commands, restartUnit(n))

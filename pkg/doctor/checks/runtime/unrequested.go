@@ -58,7 +58,8 @@ func reportUnrequested(f *facts.Facts, r *engine.Result, n *facts.Node) {
 		},
 		Fix: finding.Fix{
 			Text: "Identify the pod of each process by its cgroup (see the command), and request nvidia.com/gpu in " +
-				"the pod that does not: otherwise, the scheduler may also give its GPU to another pod.",
+				"the pod that does not request it: otherwise, the scheduler may also give the pod's GPU to another " +
+				"pod.",
 			Commands: []string{
 				shell.OnHost(n.Name, "nvidia-smi --query-compute-apps=pid,name,gpu_uuid --format=csv; "+
 					"for p in $(nvidia-smi --query-compute-apps=pid --format=csv,noheader); do cat /proc/$p/cgroup; done"),

@@ -45,8 +45,8 @@ func unbalanced(
 		Object:   full.Object(),
 		Severity: finding.Info, Confidence: finding.Likely,
 		Fix: finding.Fix{
-			Text: "If the pods may run on the idle node, remove the requirements that only this node meets from " +
-				"their node selector or affinity, and spread the pods across the nodes instead.",
+			Text: "If the pods may run on the idle node, remove from their node selector or affinity the " +
+				"requirements that only this node meets, and spread the pods across the nodes instead.",
 			Values: "topologySpreadConstraints:\n- maxSkew: 1\n  topologyKey: kubernetes.io/hostname\n  " +
 				"whenUnsatisfiable: ScheduleAnyway\n  labelSelector: {matchLabels: {}} # your pods' labels\n",
 		},

@@ -16,10 +16,10 @@ func queuedCheck() engine.Check {
 		Title: "GPU work is waiting in a queue of Kueue, Volcano or KAI Scheduler",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "Workloads, PodGroups and queues, with their conditions and events; the logs of their controllers, " +
-			"and why failing controllers fail",
+			"and the reasons why controllers fail",
 		Why: "Work that is waiting in a queue often has no pods. The work is compared with its queue, with the pods " +
-			"on the nodes, and with the work that holds the quota. It is Info if the work is waiting only for quota " +
-			"that others are using.",
+			"on the nodes, and with the work that holds the quota. The finding is Info if the work is waiting only " +
+			"for quota that others are using.",
 		Explains: []string{
 			"sched.waiting", "sched.unschedulable", "sched.no-scheduler", "sched.none-advertised", "sched.all-in-use",
 			"sched.insufficient-gpu", "sched.insufficient-other", "wl.message",

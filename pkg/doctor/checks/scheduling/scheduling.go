@@ -31,8 +31,8 @@ func Checks() []engine.Check {
 			Layer: finding.LayerScheduling,
 			Title: "a GPU node is full while an identical node is idle, because pods are tied to the full node",
 			Needs: []engine.Need{engine.NeedAPI},
-			Reads: "GPU nodes with the same GPU model and number; node selectors and required affinity of the pods " +
-				"that hold GPUs on these nodes or are waiting for them",
+			Reads: "GPU nodes with the same model and number of GPUs; node selectors and required affinity of the " +
+				"pods that hold GPUs on these nodes or are waiting for them",
 			Why: "Uneven use alone is normal: packing keeps room for large pods. It is reported only if selectors " +
 				"restrict pods to the full node and exclude an identical idle node. The finding is a warning if a " +
 				"pod is waiting, and Info otherwise.",
@@ -188,7 +188,7 @@ func describeDeadlock(pod, old *corev1.Pod, issue *finding.Finding) {
 			old.Spec.NodeName)},
 		issue.Evidence...)
 	issue.Fix = finding.Fix{
-		Text: "Let the Deployment delete the old pod first: use the strategy Recreate, or set maxSurge to 0 and " +
+		Text: "Let the Deployment delete the old pod first: use the Recreate strategy, or set maxSurge to 0 and " +
 			"maxUnavailable to 1. Otherwise, add a GPU for the duration of the update.",
 		Commands: []string{
 			shell.Command("kubectl -n %s patch deployment %s --type merge -p %s", pod.Namespace, deployment,
@@ -327,9 +327,9 @@ func checkAdmission(f *facts.Facts, r *engine.Result) {
 			strings.Contains(pod.Status.Message, "unhealthy devices"):
 			issue.Title = "the kubelet has no healthy GPU for a pod that was scheduled on its node"
 			issue.Fix.Text =
-				"Check the device plugin's log for the GPUs that it marked unhealthy, and why. Repair them and " +
-					"restart the device plugin pod. If the log names none, the plugin was not running when the " +
-					"kubelet admitted the pod. Then delete the failed pod; if it has no controller, recreate it."
+				"Check the device plugin's log for the GPUs that it marked unhealthy, and for the reason. Repair " +
+					"them and restart the device plugin pod. If the log names none, the plugin was not running when " +
+					"the kubelet admitted the pod. Then delete the failed pod; if it has no controller, recreate it."
 		}
 		if n := f.Node(pod.Spec.NodeName); n != nil {
 			issue.Evidence = append(issue.Evidence, scheduler.QuoteAllocatable([]*facts.Node{n})...)

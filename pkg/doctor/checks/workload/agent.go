@@ -23,14 +23,14 @@ import (
 func agentCheck() engine.Check {
 	return engine.Check{
 		ID: "wl.node-agent", Layer: finding.LayerWorkload,
-		Title: "a GPU pod fails because a DaemonSet that it depends on is excluded from its node",
+		Title: "a GPU pod fails because a DaemonSet that it depends on is excluded from the pod's node",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 		Reads: "hostPath volumes of failing GPU pods and of DaemonSets, the pods' messages; taints and labels of " +
 			"their nodes",
 		Why: "The pod reports a problem with a socket or directory on the node. A DaemonSet also mounts this path, " +
-			"but has no pod on the node because of a taint, its nodeSelector or its affinity. Not reported if " +
-			"another DaemonSet that mounts the path has a pod on the node, or for directories that the system or the " +
-			"container runtime owns, such as /dev, /etc or /var/log.",
+			"but has no pod on the node because of a taint, its nodeSelector or its affinity. This is not reported " +
+			"if another DaemonSet that mounts the path has a pod on the node, or for directories that the system or " +
+			"the container runtime owns, such as /dev, /etc or /var/log.",
 		Explains: []string{"wl.pod-failing", "wl.probe-failing", "wl.volume", "rt.sandbox-failed"},
 		Doc:      "https://kubernetes.io/docs/concepts/workloads/controllers/daemonset/#taints-and-tolerations",
 		Sources:  []string{"kubeflow/community-distribution#923"},

@@ -121,8 +121,9 @@ func compareCUDA(f *facts.Facts, pod *corev1.Pod, n *facts.Node, issue *finding.
 			issue.Title = fmt.Sprintf("the image requires a driver for CUDA %d.%d, but the node's driver supports "+
 				"only CUDA %d.%d",
 				needs.major, needs.minor, has.major, has.minor)
-			issue.Cause = "The image sets NVIDIA_REQUIRE_CUDA, so NVIDIA's hook refuses to start it. However, within " +
-				"a major version of CUDA, most programs run with an older driver, except programs that compile PTX."
+			issue.Cause = "The image sets NVIDIA_REQUIRE_CUDA, so NVIDIA's hook refuses to start the container. " +
+				"However, within a major version of CUDA, most programs run with an older driver, except programs " +
+				"that compile PTX."
 			issue.Fix.Text = "Set NVIDIA_DISABLE_REQUIRE=1 in the container's environment where its pod is defined, " +
 				"and check whether the program works. If it does not, use an image with an older CUDA version, or " +
 				"install a newer driver on the node. " + newerDriver(n)

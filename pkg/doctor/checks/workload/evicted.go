@@ -22,8 +22,9 @@ func evictedCheck() engine.Check {
 		Needs: []engine.Need{engine.NeedAPI},
 		Reads: "Pod .status.reason Evicted and .status.message, Evicted events, and the pod's requests and limits",
 		Why: "The node ran low on disk, memory or process IDs, or the pod exceeded a limit: the message shows which. " +
-			"Info if the eviction was more than an hour ago; not reported once the owner has a newer healthy pod. A " +
-			"pod that had filled half of its node's disk is the reason why the node is under pressure.",
+			"The finding is Info if the eviction was more than an hour ago; it is not reported once the owner has a " +
+			"newer healthy pod. A pod that had filled half of its node's disk is the reason why the node is under " +
+			"pressure.",
 		Explains: []string{"wl.pod-failing"},
 		ExplainsAs: map[string][]string{
 			finding.FillsDisk: {"wl.pod-failing", "node.pressure", "sched.nodes-unavailable"},

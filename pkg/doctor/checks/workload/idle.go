@@ -25,7 +25,7 @@ func checkIdle(f *facts.Facts, r *engine.Result) {
 	r.EachHost(f, func(n *facts.Node, host *api.Diagnosis) {
 		if host.SMI == "" {
 			if len(scheduler.New(f).Holders([]*facts.Node{n}, nil)) > 0 {
-				r.Unknown(n.Object(), "no output of nvidia-smi: %s", host.Probe.SMIError)
+				r.Unknown(n.Object(), "no output from nvidia-smi: %s", host.Probe.SMIError)
 			}
 			return
 		}

@@ -58,7 +58,7 @@ func checkExecFormat(f *facts.Facts, r *engine.Result) {
 		}
 		if len(wrong) == 0 && strings.Contains(e.Text, "xec format error") {
 			issue.Confidence = finding.Likely
-			issue.Fix.Text += " Otherwise, it is a script without an interpreter line."
+			issue.Fix.Text += " Otherwise, the program is a script without an interpreter line."
 		}
 		if !said { // the error differs, such as a missing interpreter line, but the image is still wrong
 			issue.Confidence = finding.Likely

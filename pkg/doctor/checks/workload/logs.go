@@ -218,11 +218,11 @@ func describeCUDA(n *facts.Node, issue *finding.Finding) {
 	switch {
 	case words.ContainsAny(said, []string{"uncorrectable ECC", "GPU is lost", "fallen off the bus"}):
 		issue.Title = "the program lost its GPU, probably to a hardware error"
-		issue.Fix.Text = "If the kernel log confirms it, drain the node, reset the GPU or reboot, and replace the " +
-			"GPU if the error recurs."
+		issue.Fix.Text = "If the kernel log confirms the error, drain the node, reset the GPU or reboot, and replace " +
+			"the GPU if the error recurs."
 	case strings.Contains(said, "system not yet initialized"):
 		issue.Title = "CUDA cannot start, probably because the GPUs' NVLink fabric is not initialized"
-		issue.Fix.Text = "On a node with NVSwitches, start the Fabric Manager with the same version as the driver."
+		issue.Fix.Text = "On a node with NVSwitches, start a Fabric Manager that has the same version as the driver."
 	case strings.Contains(said, "no kernel image is available"):
 		issue.Title = "the image's CUDA code is not built for the node's GPU"
 		issue.Fix.Text =

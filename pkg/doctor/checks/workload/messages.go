@@ -41,7 +41,7 @@ func messageChecks() []engine.Check {
 		},
 		{
 			ID: "wl.other-accelerator", Layer: finding.LayerWorkload, Symptom: engine.Unexplained, Last: true,
-			Title: "a pod that requests another vendor's accelerator does not run",
+			Title: "a pod that requests another vendor's accelerator is not running",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 			Reads: "pods that request amd.com/gpu, gpu.intel.com, habana.ai and other accelerators, and the vendors' " +
 				"plugins",
@@ -114,7 +114,7 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 		case slices.Contains(helpers, pod): // reported by sched.volume
 		case inTrouble(f, pod) && (!ours || pod.DeletionTimestamp != nil):
 			issue := finding.Finding{
-				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Title: "the pod does not run",
+				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Title: "the pod is not running",
 				Failed: facts.LastChange(pod), Severity: concern(pod), As: kindOf(pod), PodScope: waiting(f, pod),
 			}
 			if len(issue.PodScope) > 0 {
@@ -171,10 +171,10 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 			case pods == 0 && newest.Count >= manyRestarts &&
 				words.ContainsAny(newest.Reason, []string{"Fail", "Error"}):
 				issue.Severity, issue.As = finding.Error, signatures.Unmade
-				issue.Title = fmt.Sprintf("%s %s has no pod, because its controller fails", o.Kind, o.Name)
+				issue.Title = fmt.Sprintf("%s %s has no pod, because its controller is failing", o.Kind, o.Name)
 				issue.Fix = finding.Fix{
-					Text: "Correct in the object what the message names. If it names nothing of the object, see the log " +
-						"of its controller and the release notes of newer versions.",
+					Text: "Correct the part of the object that the message names. If the message names no part of " +
+						"it, see the log of the object's controller and the release notes of newer versions.",
 					Commands: []string{shell.Command("kubectl -n %s get %s %s -o yaml", o.Namespace,
 						strings.ToLower(o.Kind), o.Name)},
 				}
@@ -378,9 +378,9 @@ func describeHolders(f *facts.Facts, pod *corev1.Pod, name corev1.ResourceName, 
 	issue.Cause = "The plugin works and advertises the resource, but all of it is in use."
 	issue.Evidence = append(holders[:min(len(holders), words.Few)], issue.Evidence...)
 	issue.Fix = finding.Fix{
-		Text: "Reduce the requests of the pods that hold them: if a device is shared, one share already gives access " +
-			"to the whole device (in an app that uses the same number for each of its pods, set the number to 1). " +
-			"Otherwise, wait, or add nodes.",
+		Text: "Reduce the requests of the pods that hold the devices: if a device is shared, one share already gives " +
+			"access to the whole device (in an app that uses the same number for each of its pods, set the number to " +
+			"1). Otherwise, wait, or add nodes.",
 		Commands: []string{shell.Command("kubectl -n %s get pod %s -o yaml", pod.Namespace, pod.Name)},
 	}
 }

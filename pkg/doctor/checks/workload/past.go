@@ -48,7 +48,7 @@ func reportRestart(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 			Nodes:    facts.OnNode(pod),
 			Evidence: []finding.Evidence{quoteTrouble(pod, t)},
 			Fix: finding.Fix{
-				Text: "If it happens again, check the log of the previous instance.",
+				Text: "If this happens again, check the log of the previous instance.",
 				Commands: []string{
 					shell.Command("kubectl -n %s logs %s -c %s --previous --tail=50", pod.Namespace, pod.Name, c.Name),
 				},

@@ -30,7 +30,7 @@ func describeProbe(f *facts.Facts, pod *corev1.Pod, killed string, issue *findin
 	issue.Title = "the container's probe fails, so the kubelet kills the container"
 	issue.Fix = finding.Fix{
 		Text: "Check the container's log. If the program was still loading, add a startup probe that waits as long " +
-			"as this takes (failureThreshold times periodSeconds).",
+			"as loading takes (failureThreshold times periodSeconds).",
 		Commands: facts.EditCommands(pod),
 	}
 	m := killedFor.FindStringSubmatch(killed)
@@ -70,7 +70,7 @@ func describeProbe(f *facts.Facts, pod *corev1.Pod, killed string, issue *findin
 		issue.Fix.Text = fmt.Sprintf("The startup probe had succeeded, so a longer startup probe does not help. "+
 			"Check the log of the previous instance to see what the program was doing when it was killed. If it was "+
 			"working (compiling kernels, capturing graphs, processing a long prompt), set a liveness probe that "+
-			"tolerates this, such as periodSeconds 10, timeoutSeconds 30 and failureThreshold 30; the current one "+
+			"tolerates this, such as periodSeconds 10, timeoutSeconds 30 and failureThreshold 30; the current probe "+
 			"tolerates %d s. If the program hung, find out why first.", silent)
 	default:
 		issue.Title = fmt.Sprintf("the liveness probe of container %s fails, and the kubelet kills the container after "+
@@ -94,8 +94,8 @@ func describeProbe(f *facts.Facts, pod *corev1.Pod, killed string, issue *findin
 		pod.Namespace, pod.Name, c.Name)}, issue.Fix.Commands...)
 	if owner := metav1.GetControllerOf(pod); owner != nil && !isBuiltin(owner.APIVersion) {
 		issue.Fix.Text += " An operator manages the pod through the " + owner.Kind + " " + owner.Name +
-			", and may revert changes to the pod: set the probe in the resource that you created, which the owner " +
-			"references name."
+			", and may revert changes to the pod: set the probe in the resource that you created, the one that the " +
+			"owner references name."
 		issue.Fix.Commands[1] = shell.Command("kubectl -n %s get %s %s -o jsonpath='{.metadata.ownerReferences}'",
 			pod.Namespace, strings.ToLower(owner.Kind), owner.Name)
 	}

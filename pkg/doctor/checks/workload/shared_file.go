@@ -21,7 +21,7 @@ func sharedFileCheck() engine.Check {
 		Reads: "the ends of the logs of GPU pods, and volumes that several of their containers mount",
 		Why: "A container reports \"permission denied\" for a path in an emptyDir that another container also " +
 			"mounts: the two run as different users. The pod may be ready but not serve any requests. Only the last " +
-			"lines of a log count.",
+			"lines of a log are used.",
 		Explains: []string{"wl.pod-failing", "wl.probe-failing"},
 		Doc:      "https://kubernetes.io/docs/tasks/configure-pod-container/security-context/",
 		Sources:  []string{"nvcf#410"},

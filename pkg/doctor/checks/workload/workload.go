@@ -67,9 +67,9 @@ func Checks() []engine.Check {
 			Title: "an image does not support the node's architecture",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs, engine.NeedImages},
 			Reads: logs + "; platforms of images in their registries; Node .status.nodeInfo.architecture",
-			Why: "The errors \"exec format error\" and \"no match for platform\" prove this. It is also reported " +
-				"before a failure, if the image does not support the platform of the node, or of a GPU node that an " +
-				"unscheduled pod may run on. A running container disproves it.",
+			Why: "The errors \"exec format error\" and \"no match for platform\" prove this. The problem is also " +
+				"reported before a failure, if the image does not support the platform of the node, or of a GPU node " +
+				"that an unscheduled pod may run on. A running container disproves it.",
 			Explains: []string{
 				"wl.pod-failing", "op.operand-failing", "op.init-chain", "dp.not-running", "img.not-found",
 			},
@@ -88,7 +88,7 @@ func Checks() []engine.Check {
 				"reports that there is no GPU (\"No CUDA GPUs are available\"), or that the program computes on the " +
 				"CPU (\"Using device: cpu\", and messages from Lightning, JAX, TensorFlow, XGBoost and others) and " +
 				"does not mention CUDA. Other checks detect that the runtime did not inject the GPU. Values from " +
-				"ConfigMaps are not checked. An error if the pod fails because of this, otherwise a warning.",
+				"ConfigMaps are not checked. This is an error if the pod fails because of it, otherwise a warning.",
 			Explains: []string{"wl.pod-failing", "wl.idle-holder"},
 			Doc:      "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables",
 			Sources: []string{
@@ -175,7 +175,8 @@ func Checks() []engine.Check {
 			ID: "wl.volume", Symptom: engine.Explained, Layer: finding.LayerWorkload,
 			Title: "a GPU pod's volume cannot be attached or mounted",
 			Needs: []engine.Need{engine.NeedAPI}, Reads: "FailedMount and FailedAttachVolume events",
-			Why: "Only for pods that have been pending for more than 2 minutes.", Explains: failing, Run: checkVolumes,
+			Why: "Reported only for pods that have been pending for more than 2 " +
+				"minutes.", Explains: failing, Run: checkVolumes,
 		},
 		evictedCheck(),
 		{
@@ -183,9 +184,9 @@ func Checks() []engine.Check {
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedNode},
 			Reads: "nvidia-smi's processes, memory and utilization; pods that hold GPUs",
 			Why: "Reported if no GPU on the node has a process, memory in use or load, and the pod has been running " +
-				"for half an hour: then no pod on the node uses its GPUs. It is unknown which process belongs to " +
-				"which pod, so individual idle GPUs are not reported. A warning if pods are waiting for GPUs, " +
-				"otherwise Info.",
+				"for half an hour: in that case, no pod on the node is using its GPUs. It is unknown which process " +
+				"belongs to which pod, so individual idle GPUs are not reported. This is a warning if pods are " +
+				"waiting for GPUs, otherwise Info.",
 			Sources: []string{"seed 001, scenario 4"},
 			Run:     checkIdle,
 		},
@@ -207,11 +208,12 @@ func checkOOMKilled(f *facts.Facts, r *engine.Result) {
 				continue
 			}
 			limit, less := "none", "load less into the host's memory (fewer data loader workers, weights loaded in parts)."
-			fix := "Without a limit, the node ran out of memory: request what the program needs, or " + less
+			fix := "The container has no limit, so the node ran out of memory: request what the program needs, or " +
+				"" + less
 			for _, spec := range append(pod.Spec.Containers, pod.Spec.InitContainers...) {
 				if q, ok := spec.Resources.Limits[corev1.ResourceMemory]; ok && spec.Name == c.Name {
 					limit = q.String()
-					fix = "Raise the container's memory limit, as far as the node has memory, or " + less
+					fix = "Raise the container's memory limit, if the node has enough memory, or " + less
 				}
 			}
 			r.Add(finding.Finding{
@@ -414,9 +416,9 @@ func checkProbes(f *facts.Facts, r *engine.Result) {
 			issue.Severity, issue.Confidence = finding.Warning, finding.Possible
 			issue.Evidence = []finding.Evidence{last}
 			issue.Fix = finding.Fix{
-				Text: "The startup probe still waits. Find out what the program waits for: a download (does the " +
-					"directory of the model grow?), a slow volume, other ranks that do not connect, or a compilation " +
-					"(does it use the CPU?).",
+				Text: "The startup probe is still waiting. Find out what the program is waiting for: a download (is " +
+					"the model's directory growing?), a slow volume, other ranks that do not connect, or a " +
+					"compilation (is it using the CPU?).",
 				Commands: []string{shell.Command("kubectl -n %s top pod %s", pod.Namespace, pod.Name)},
 			}
 		default:

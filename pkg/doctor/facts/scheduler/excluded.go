@@ -54,8 +54,8 @@ func Excludes(d *appsv1.DaemonSet, n *facts.Node) (why string, e finding.Evidenc
 // refers to the component as what.
 func LetIn(what string, d *appsv1.DaemonSet, n *facts.Node) finding.Fix {
 	fix := finding.Fix{
-		Text: "A " + what + " is installed but does not run on the node: the node selector, affinity, or tolerations " +
-			"of its DaemonSet exclude the node.",
+		Text: "A " + what + " is installed but is not running on the node: the node selector, affinity, or " +
+			"tolerations of its DaemonSet exclude the node.",
 		Commands: []string{
 			shell.Command("kubectl get daemonset %s -n %s -o yaml", d.Name, d.Namespace),
 			shell.Command("kubectl get node %s --show-labels", n.Name),
@@ -63,8 +63,8 @@ func LetIn(what string, d *appsv1.DaemonSet, n *facts.Node) finding.Fix {
 	}
 	if taints := facts.Untolerated(n, d); len(taints) > 0 {
 		fix.Text = "The " + what + "'s DaemonSet does not tolerate the node's taint " + facts.TaintsText(taints) +
-			": unless a controller removes it soon, add a toleration where the DaemonSet is defined (ClusterPolicy: " +
-			"daemonsets.tolerations)."
+			": unless a controller removes the taint soon, add a toleration where the DaemonSet is defined (in a " +
+			"ClusterPolicy: daemonsets.tolerations)."
 	} else if missing := MissingLabels(d.Spec.Template.Spec, n); len(missing) > 0 {
 		text := strings.Join(missing, " and ")
 		fix.Text = "The " + what + "'s DaemonSet selects nodes with " + text + ", which this node does not have." +

@@ -100,14 +100,14 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 		}) {
 			v.Title = "GPUs are free, but their nodes are already running as many pods as the kubelet allows"
 			v.Fix = finding.Fix{
-				Text: "Move pods that need no GPU off the GPU nodes (a taint keeps them away), or raise maxPods in " +
-					"the kubelet's configuration if the nodes' pod CIDRs have enough addresses.",
+				Text: "Move pods that need no GPU off the GPU nodes (a taint keeps such pods away), or raise maxPods " +
+					"in the kubelet's configuration if the nodes' pod CIDRs have enough addresses.",
 			}
 			break
 		}
 		v.Fix = finding.Fix{
-			Text: fmt.Sprintf("Lower the pod's request for %s, or move pods that need no GPU off the GPU nodes "+
-				"(a taint keeps them away).", words.Joined(scarce)),
+			Text: fmt.Sprintf("Lower the pod's request for %s, or move pods that need no GPU off the GPU nodes (a "+
+				"taint keeps such pods away).", words.Joined(scarce)),
 			Commands: facts.EditCommands(pod),
 		}
 		if i := slices.IndexFunc(scarce, func(name string) bool { return !isCore(corev1.ResourceName(name)) }); i >= 0 {
@@ -158,7 +158,7 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 		v.Title = "a scheduler has chosen a node for the pod, but cannot bind the pod to it"
 		v.Evidence = []finding.Evidence{facts.Quote(s.notBound(pod))}
 		v.Fix = finding.Fix{
-			Text: "The message names what rejects the binding, such as a policy that the pod violates: correct or " +
+			Text: "The message reports what rejected the binding, such as a policy that the pod violates: correct or " +
 				"delete the pod. Some schedulers try such a pod first in each cycle, and reserve its resources.",
 			Commands: []string{shell.Command("kubectl -n %s describe pod %s", pod.Namespace, pod.Name)},
 		}

@@ -180,18 +180,18 @@ func (s *Scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 	object := facts.PodObject(pod)
 	switch {
 	case len(pod.Spec.SchedulingGates) > 0:
-		v.Title = "a scheduling gate holds the pod back, because the controller that set the gate has not removed it " +
-			"yet"
+		v.Title = "a scheduling gate is holding the pod back, because the controller that set the gate has not " +
+			"removed it yet"
 		v.Evidence = []finding.Evidence{
 			{Source: object.String() + " .spec.schedulingGates", Text: pod.Spec.SchedulingGates[0].Name},
 		}
 		v.Fix = finding.Fix{
-			Text: "See the objects and the log of the controller that owns the gate for what it waits for (with " +
-				"Kueue, quota or an admission check). Do not remove the gate by hand.",
+			Text: "Check the objects and the log of the controller that owns the gate to see what it is waiting for " +
+				"(with Kueue, quota or an admission check). Do not remove the gate by hand.",
 		}
 		return v, true
 	case s.preempts(pod.Status.NominatedNodeName):
-		v.Title = "the scheduler has chosen a node for the pod, and pods on it are terminating"
+		v.Title = "the scheduler has chosen a node for the pod, and pods on that node are still terminating"
 		v.Evidence = []finding.Evidence{
 			{Source: object.String() + " .status.nominatedNodeName", Text: pod.Status.NominatedNodeName},
 		}
@@ -205,7 +205,7 @@ func (s *Scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 			v.Title, v.Confidence = "the autoscaler is adding a node for the pod", finding.Likely
 			v.Evidence = []finding.Evidence{facts.Quote(e)}
 			v.Fix = finding.Fix{
-				Text: "Wait for the node; it takes several minutes until the driver and device plugin on a new GPU " +
+				Text: "Wait for the node; it takes several minutes before the driver and device plugin on a new GPU " +
 					"node are ready.",
 			}
 			return v, true

@@ -30,7 +30,7 @@ func (s *Scheduler) describeQueue(pod *corev1.Pod, v *verdict) {
 		if name == "" {
 			continue
 		}
-		v.Title = "GPUs are free, but the scheduler skips the pod without a reason: check its queue " + name
+		v.Title = "GPUs are free, but the scheduler skips the pod without giving a reason: check its queue " + name
 		v.Evidence = append(v.Evidence, finding.FieldEvidence(facts.PodObject(pod), ".metadata", "%s=%s", q.key, name))
 		v.Evidence = append(v.Evidence, s.F.QueueProblem(q.group, name, nil)...)
 		v.Evidence = append(v.Evidence, s.F.OtherNodePool(pod, name)...)

@@ -79,9 +79,9 @@ func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 			})
 			v.Fix = finding.Fix{
 				Text: "Run nvidia-smi on the nodes that should have GPUs. If the driver works, install NVIDIA's " +
-					"device plugin (with the RuntimeClass nvidia if NVIDIA's runtime is not the default, as on k3s); " +
+					"device plugin (with the nvidia RuntimeClass if NVIDIA's runtime is not the default, as on k3s); " +
 					"otherwise, install the driver as the platform requires, or the GPU operator if it supports the " +
-					"nodes' system. If no node has a GPU, add a GPU node.",
+					"nodes' operating system. If no node has a GPU, add a GPU node.",
 				Commands: []string{
 					"kubectl get nodes -L nvidia.com/gpu.present,node.kubernetes.io/instance-type", "kubectl get runtimeclass",
 				},
@@ -235,8 +235,8 @@ func (s *Scheduler) tooBig(pod *corev1.Pod, want map[corev1.ResourceName]int64, 
 			})
 		}
 		v.Fix = finding.Fix{
-			Text: "If the device plugin runs on the node, repair the GPUs that its log marks unhealthy, then restart " +
-				"its pod; until then, request fewer GPUs.",
+			Text: "If the device plugin is running on the node, repair the GPUs that its log marks as unhealthy, " +
+				"then restart its pod; until then, request fewer GPUs.",
 			Commands: []string{
 				shell.Command("kubectl get pods -A -o wide --field-selector spec.nodeName=%s", n.Name),
 			},
@@ -244,7 +244,7 @@ func (s *Scheduler) tooBig(pod *corev1.Pod, want map[corev1.ResourceName]int64, 
 		return v
 	}
 	v.Id = "sched.bigger-than-any-node"
-	v.Title = "the pod requests more GPUs than any existing node that it may run on has"
+	v.Title = "the pod requests more GPUs than exist on any node that it may run on"
 	most := int64(0)
 	first := slices.Sorted(maps.Keys(want))[0]
 	for _, n := range among {
@@ -272,7 +272,7 @@ func (s *Scheduler) tooMuchElse(pod *corev1.Pod, big []*facts.Node) (verdict, bo
 		}
 		v := verdict{
 			Id: "sched.insufficient-other", Severity: finding.Error, Confidence: finding.Certain, Nodes: s.names(big),
-			Title: fmt.Sprintf("the pod requests more %s than any node with the GPUs has", name),
+			Title: fmt.Sprintf("the pod requests more %s than any node with the requested GPUs has", name),
 			Fix: finding.Fix{
 				Text: fmt.Sprintf(
 					"Request less %s, or add nodes with more of it: waiting or freeing GPUs does not help.",
@@ -341,7 +341,7 @@ func (s *Scheduler) full(
 	}
 	if len(s.nodes) > 0 && s.nodes[0].Distribution == facts.EKS && !facts.Autoscaled(s.F) {
 		// Other clouds run their autoscalers outside the cluster.
-		v.Title += ", and no cluster-autoscaler or Karpenter was found that would add nodes"
+		v.Title += ", and neither cluster-autoscaler nor Karpenter, which could add nodes, was found"
 		v.Fix.Text = "Raise the desired size of the node group, or install cluster-autoscaler (with the group's " +
 			"tags) or Karpenter: a maximum size alone does not add nodes. Otherwise, wait, or delete pods that are " +
 			"not needed."
@@ -357,9 +357,9 @@ func (s *Scheduler) full(
 				})
 			}
 		}
-		v.Fix.Text = "Pack small pods onto fewer nodes (use the scoring strategy MostAllocated " +
+		v.Fix.Text = "Pack small pods onto fewer nodes (use the MostAllocated scoring strategy " +
 			"for " + string(short[0]) +
-			"), recreate those of the pods below that may be interrupted, or split the work over several pods."
+			"), recreate the pods below that may be interrupted, or split the work over several pods."
 	}
 	if n := s.unlabeled(pod, want, selected[0]); n != nil {
 		v.Id, v.Severity, v.Nodes = "sched.node-selector", finding.Error, []string{n.Name}
