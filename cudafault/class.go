@@ -10,7 +10,7 @@ import (
 // Class is a set of classes of driver calls. A call may be in several: cuMemcpyPeer is in COPY and PEER.
 type Class uint32
 
-// The classes of calls, as in GF_CLASS_* of shim/state.h.
+// The classes of calls, as in GF_CLASS_* in shim/state.h.
 const (
 	ClassInit    Class = 1 << iota // cuInit
 	ClassDevice                    // enumeration: cuDeviceGet, cuDeviceGetCount

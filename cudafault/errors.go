@@ -134,7 +134,8 @@ func NVMLErrors() []int {
 }
 
 // ParseError parses a CUDA error: its number (719), its name (CUDA_ERROR_LAUNCH_FAILED, launch-failed) or its name in
-// the runtime (cudaErrorLaunchFailure), in any case. The error suggests similar names.
+// the CUDA runtime (cudaErrorLaunchFailure). Case is ignored. If parsing fails, the returned error suggests similar
+// names.
 func ParseError(text string) (int, error) {
 	names := map[string]int{}
 	for _, e := range loaded().errors {
@@ -150,8 +151,8 @@ func ParseError(text string) (int, error) {
 	return code, err
 }
 
-// ParseNVMLError parses an NVML return code: its number (15) or its name (NVML_ERROR_GPU_IS_LOST, gpu-is-lost), in any
-// case.
+// ParseNVMLError parses an NVML return code: its number (15) or its name (NVML_ERROR_GPU_IS_LOST, gpu-is-lost). Case is
+// ignored.
 func ParseNVMLError(text string) (int, error) {
 	names := map[string]int{}
 	for _, e := range loaded().nvml {
@@ -164,7 +165,7 @@ func ParseNVMLError(text string) (int, error) {
 	return code, err
 }
 
-// parseCode parses a number that has a name, or a name with or without one of the prefixes.
+// parseCode parses a code: a number for which a name is known, or a name with or without one of the prefixes.
 func parseCode(
 	text string, names map[string]int, what string, nameOf func(int) string, prefixes ...string,
 ) (int, error) {
@@ -238,7 +239,7 @@ func nearest(word string, names map[string]int) []int {
 	return codes
 }
 
-// distance returns the Levenshtein distance of a and b.
+// distance returns the Levenshtein distance between a and b.
 func distance(a, b string) int {
 	line := make([]int, len(b)+1)
 	for j := range line {

@@ -12,12 +12,12 @@ type Fault struct {
 	XID int `json:"xid,omitempty"`
 	// Error is the CUresult for running processes; 0 means none. It cannot be combined with XID.
 	Error int `json:"error,omitempty"`
-	// PhaseNew is the CUresult of cuInit in processes that start after the fault tripped, and NVML is what NVML then
-	// returns. Both override the profile. A pointer to 0 means no error.
+	// PhaseNew is the CUresult of cuInit in processes that start after the fault has tripped, and NVML is the code that
+	// NVML then returns. Both override the profile. A pointer to 0 means no error.
 	PhaseNew *int `json:"phaseNew,omitempty"`
 	NVML     *int `json:"nvml,omitempty"`
-	// Sticky reports whether all calls of a process fail after the first one that fails. If it is nil, it depends on
-	// the error.
+	// Sticky reports whether all calls of a process fail after the first one that fails. If Sticky is nil, the error
+	// determines whether they do.
 	Sticky *bool `json:"sticky,omitempty"`
 	// DriverMismatch and FabricNotReady select the profiles without an XID.
 	DriverMismatch bool `json:"driverMismatch,omitempty"`
@@ -68,7 +68,7 @@ const (
 	LayerRuntime Layer = "runtime" // only calls to a dynamic CUDA runtime, for comparison
 )
 
-// AllDevices returns all ordinals that a fault can contain.
+// AllDevices returns all device ordinals that a fault can specify.
 func AllDevices() []int {
 	all := make([]int, maxDevices)
 	for i := range all {
@@ -214,7 +214,8 @@ func (f Fault) layer() Layer {
 	return f.Layer
 }
 
-// State returns the state that arms the shim for a run from armedAt until expires. A zero expires means no end.
+// State returns the state that arms the shim for a run that begins at armedAt and ends at expires. If expires is zero,
+// the run has no end.
 func (f Fault) State(run string, generation uint64, armedAt, expires time.Time) (State, error) {
 	if err := f.Validate(); err != nil {
 		return State{}, err

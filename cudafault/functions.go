@@ -11,7 +11,7 @@ import (
 // hooks are the lists of functions that the shims hook. The shims are built from the same lists.
 var hooks = map[Layer]string{LayerDriver: "shim/hooks.def", LayerRuntime: "shim/hooks-cudart.def"}
 
-// function is a hooked function that counts.
+// function is a hooked function whose calls are counted.
 type function struct {
 	name    string // exported name: cuMemAlloc_v2
 	base    string // name in the headers: cuMemAlloc
@@ -21,8 +21,8 @@ type function struct {
 // hookForm matches one line of a list: HOOK(name, classes, flags, treatment).
 var hookForm = regexp.MustCompile(`(?m)^HOOK\((\w+), ([A-Z|0]+), [A-Z|0]+, \w+\)$`)
 
-// functionsByLayer parses the lists once. Functions without a class are not counted: symbol lookup, NVML, and reading
-// the last error.
+// functionsByLayer parses the lists once. Functions without a class are not counted. These are the functions for symbol
+// lookup, NVML, and reading the last error.
 var functionsByLayer = sync.OnceValues(func() (map[Layer][]function, error) {
 	all := map[Layer][]function{}
 	for layer, name := range hooks {
@@ -53,8 +53,8 @@ func hooked(layer Layer) []function {
 	return all[layer]
 }
 
-// suffix matches the suffixes of the driver's exports that the names in the headers lack: the version and the default
-// stream.
+// suffix matches the suffixes that the driver's exports have but the names in the headers lack: the version and the
+// default stream.
 var suffix = regexp.MustCompile(`(_v[1-9])?(_ptsz|_ptds)?$`)
 
 func baseName(name string) string { return suffix.ReplaceAllString(name, "") }

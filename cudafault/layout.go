@@ -11,7 +11,7 @@ import (
 // StateSize is the size of the state file in bytes.
 const StateSize = 1024
 
-// The magic of the file, and the size limits of its lists and strings.
+// The magic string of the file, and the size limits of its lists and strings.
 const (
 	stateMagic   = "GPUFAULT"
 	stateVersion = 1
@@ -22,7 +22,7 @@ const (
 // span is the offset and the length of a field in bytes.
 type span struct{ at, size int }
 
-// The fields, as in struct gf_state of shim/state.h. The rest of the file is zero.
+// The fields, as in struct gf_state in shim/state.h. The rest of the file is zero.
 var ( // variables, because Go has no struct constants; never modified
 	atMagic, atVersion, atSize, atChecksum  = span{0, 8}, span{8, 4}, span{12, 4}, span{16, 8}
 	atGeneration, atArmed, atExpires, atRun = span{24, 8}, span{32, 8}, span{40, 8}, span{48, 32}
@@ -105,7 +105,8 @@ func (s State) Encode() ([]byte, error) {
 	return w.buf, nil
 }
 
-// DecodeState parses a state file. It is stricter than the shim: a file that it accepts is encoded to the same bytes.
+// DecodeState parses a state file. It is stricter than the shim: if it accepts a file, encoding the result returns the
+// same bytes.
 func DecodeState(data []byte) (State, error) {
 	if err := checkState(data); err != nil {
 		return State{}, fmt.Errorf("state file: %w", err)

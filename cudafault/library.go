@@ -30,8 +30,8 @@ func Library(arch string, layer Layer) ([]byte, error) {
 	return data, nil
 }
 
-// CrashProgram returns the program for an architecture that makes an error on a GPU, so that the driver reports an XID.
-// cudafault/crash has its source, with the lines that it prints.
+// CrashProgram returns, for an architecture, the program that causes an error on a GPU, so that the driver reports an
+// XID. The source of the program is in cudafault/crash, with the lines that the program prints.
 func CrashProgram(arch string) ([]byte, error) {
 	platform, err := Platform(arch)
 	if err != nil {

@@ -29,8 +29,8 @@ type Process struct {
 	Name      string    `json:"name"`
 	Driver    int       `json:"driver,omitempty"` // cuDriverGetVersion, such as 12080 for CUDA 12.8; 0 if unknown
 	Started   time.Time `json:"started,omitzero"`
-	// Looked is when the process last checked the state. It checks in calls to the driver, at most four times per
-	// second, and reports at least once per second.
+	// Looked is when the process last checked the state. The process checks the state during its driver calls, at most
+	// four times per second, and updates Looked at least once per second.
 	Looked     time.Time `json:"looked,omitzero"`
 	Generation uint64    `json:"generation,omitempty"` // generation of the last state that was read
 	Status     Status    `json:"status"`
@@ -46,7 +46,7 @@ type Process struct {
 // Status is the fault status of a process.
 type Status int
 
-// The statuses, as in struct gf_slot of shim/state.h.
+// The statuses, as in struct gf_slot in shim/state.h.
 const (
 	StatusPassing      Status = iota + 1 // disarmed
 	StatusArmed                          // not tripped yet
@@ -102,7 +102,7 @@ func (p Paths) String() string {
 // MarshalText returns the result of String for JSON.
 func (p Paths) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// The process file has a header and a fixed number of slots, as in struct gf_run of shim/state.h.
+// The process file has a header and a fixed number of slots, as in struct gf_run in shim/state.h.
 const (
 	ProcessesSize    = headerSize + slots*slotSize // in bytes
 	processesMagic   = "GPUFRUN1"
@@ -187,7 +187,7 @@ func DecodeReport(stdout []byte) (*State, *Processes, error) {
 	return state, processes, errors.Join(faults...)
 }
 
-// cutFile splits the first file from a report.
+// cutFile splits the first file off a report.
 func cutFile(report []byte) (file, rest []byte, err error) {
 	if len(report) < 4 {
 		return nil, nil, fmt.Errorf("truncated after %d bytes, before the length", len(report))

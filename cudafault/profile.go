@@ -19,22 +19,24 @@ type Profile struct {
 	// Running is the CUresult for processes that are already running; 0 means none.
 	Running      int
 	RunningBasis Basis
-	// Fallback replaces Running if cuDriverGetVersion is below MinDriver (12080 is CUDA 12.8), because such a driver
-	// does not have the code; 0 means none.
+	// Fallback replaces Running if cuDriverGetVersion returns less than MinDriver (12080 is CUDA 12.8), because such a
+	// driver does not have the code. A Fallback of 0 means none.
 	Fallback, MinDriver int
 	// Sticky reports whether all calls of the process fail after the first one that fails.
 	Sticky  bool
 	Surface Surface
 	Classes Class // classes of calls that count for the trigger
 
-	// New is the CUresult of cuInit in processes that start after the fault tripped; 0 means none.
+	// New is the CUresult of cuInit in processes that start after the fault has tripped; 0 means none.
 	New      int
 	NewBasis Basis // applies to the NVML codes too
-	// NVML is the NVML code of calls about the device, and NVMLInit that of nvmlInit; 0 means none.
+	// NVML is the code that NVML calls about the device return, and NVMLInit is the code that nvmlInit returns; 0 means
+	// none.
 	NVML, NVMLInit int
 	// NVMLEvent reports whether the driver sends an NVML event with the XID for the GPU.
 	NVMLEvent bool
-	// NVMLECC is the number of uncorrectable ECC errors, and NVMLRows what happened to rows, in NVML's counters.
+	// NVMLECC is the number of uncorrectable ECC errors in NVML's counters, and NVMLRows is what the counters report
+	// about rows.
 	NVMLECC  int
 	NVMLRows Rows
 
@@ -44,13 +46,13 @@ type Profile struct {
 	// HangClasses are the classes of calls that do not return.
 	HangClasses Class
 
-	// Evidence has the sources: owner/repository#number on GitHub, a URL or a title.
+	// Evidence lists the sources: owner/repository#number on GitHub, a URL or a title.
 	Evidence []string
 	// Note has additional information. For a profile without errors, it gives the reason.
 	Note string
 }
 
-// Basis is the kind of evidence that programs see an error.
+// Basis is the kind of evidence for the claim that programs see an error.
 type Basis string
 
 // The values of Basis.

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// sizeUnits are the size units of Kubernetes, largest first.
+// sizeUnits are the units that Kubernetes uses for sizes, largest first.
 var sizeUnits = []struct { // a variable, because Go has no struct constants; never modified
 	name  string
 	bytes uint64
@@ -19,8 +19,8 @@ var sizeUnits = []struct { // a variable, because Go has no struct constants; ne
 // sizeForm matches a number with an optional unit.
 var sizeForm = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?)([a-zA-Z]*)$`)
 
-// ParseSize parses a number of bytes in the notation of Kubernetes: 4Gi, 512Mi, 8G, 1.5Gi, 1073741824. The result must
-// be a positive whole number of bytes.
+// ParseSize parses a number of bytes in Kubernetes notation: 4Gi, 512Mi, 8G, 1.5Gi, 1073741824. The result must be a
+// positive whole number of bytes.
 func ParseSize(text string) (uint64, error) {
 	m := sizeForm.FindStringSubmatch(text)
 	if m == nil {

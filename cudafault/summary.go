@@ -104,7 +104,7 @@ func (e effect) summary() string {
 	return text
 }
 
-// noticed describes the event that NVML sends, and what its counters report afterwards.
+// noticed describes the event that NVML sends, and what NVML's counters report afterwards.
 func (e effect) noticed() string {
 	var parts []string
 	if e.nvmlXID != 0 {

@@ -75,14 +75,14 @@ func load(errors, nvml, profiles string) (*data, error) {
 	return d, nil
 }
 
-// row is one row of a table by column, with "" for "-".
+// row contains the cells of one row of a table, by column, with "" for "-".
 type row map[string]string
 
 func eachRow(file, text, columns string, do func(row) error) error {
 	return tsv.Each(file, text, columns, func(cells map[string]string) error { return do(cells) })
 }
 
-// oneOf returns the cell, or an error if it is not one of the words, which are separated by blanks.
+// oneOf returns the cell, or an error if the cell is not one of the words. The words are separated by blanks.
 func (r row) oneOf(column, words string) (string, error) {
 	if v := r[column]; slices.Contains(strings.Fields(words), v) {
 		return v, nil

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// Validate returns an error if the requested fault is invalid. The error includes a fix. Validate needs no cluster.
+// Validate returns an error if the requested fault is invalid. The error says how to fix the request. Validate needs no
+// cluster.
 func (f Fault) Validate() error {
 	for _, check := range []func(Fault) error{
 		Fault.checkWhat, Fault.checkProfile, Fault.checkNew, Fault.checkHang, Fault.checkLatency, Fault.checkDevices,
@@ -38,7 +39,7 @@ func (f Fault) checkWhat() error {
 			given = append(given, source.flag)
 		}
 	}
-	// Error is for running processes, the named profile for new ones.
+	// Error is for running processes, and the named profile is for new ones.
 	both := f.Error != 0 && (f.DriverMismatch != f.FabricNotReady) && f.XID == 0
 	if len(given) > 1 && !both {
 		return fmt.Errorf("%s cannot be used together: each sets the errors that calls return", and(given))
@@ -189,7 +190,7 @@ func (f Fault) checkNothing() error {
 	return nil
 }
 
-// trips reports whether the fault has an effect that the trigger can trip.
+// trips reports whether the fault has an effect that depends on the trigger.
 func (f Fault) trips() bool {
 	if p, ok := NamedProfile(f.profileName()); ok && p.Classes != 0 {
 		return true
@@ -197,7 +198,7 @@ func (f Fault) trips() bool {
 	return f.Error != 0 || f.Hang || f.Latency != 0 || f.CorruptD2H != 0
 }
 
-// named returns the flag of the selected profile without an XID.
+// named returns the flag that selects the fault's profile without an XID.
 func (f Fault) named() string {
 	if f.DriverMismatch {
 		return driverMismatch

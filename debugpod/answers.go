@@ -26,7 +26,7 @@ type answers struct {
 	closed bool
 }
 
-// Write never returns an error. Otherwise, client-go would read the connection to its end.
+// Write never returns an error. If it did, client-go would read the connection to its end.
 func (a *answers) Write(p []byte) (int, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -87,8 +87,8 @@ func (a *answers) heard() bool {
 	return a.some
 }
 
-// close stops passing on responses, even if the stream continues to write. It returns the last response, and the error
-// caused by invalid output.
+// close stops passing on responses, even if the stream still delivers output. It returns the last response, and the
+// error caused by invalid output.
 func (a *answers) close() (final *api.Answer, broken error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -15,8 +15,8 @@ func (s *Session) Inspect(ctx context.Context, what api.Inspect) (*api.Info, err
 }
 
 // WriteKmsg writes records to the node's kernel log, and calls each, which may be nil, for each verified record. It
-// returns the verified records. If it fails, only the first records may be verified. Without an error, every record was
-// read back from the kernel log in the given order.
+// returns the verified records. If it fails, it may have verified only the first of the records. Without an error,
+// every record was read back from the kernel log in the given order.
 func (s *Session) WriteKmsg(
 	ctx context.Context, what api.WriteKmsg, each func([]api.WrittenKmsg),
 ) ([]api.WrittenKmsg, error) {
@@ -29,7 +29,7 @@ func (s *Session) ReadKernelLog(ctx context.Context, what api.ReadKernelLog) (*a
 	return answered(answer.KernelLog, err)
 }
 
-// RemoveFiles removes configuration files on the node whose digests are known.
+// RemoveFiles removes configuration files with known digests from the node.
 func (s *Session) RemoveFiles(ctx context.Context, what api.RemoveFiles) (*api.RemovedFiles, error) {
 	answer, err := s.Do(ctx, api.Request{RemoveFiles: &what}, nil)
 	return answered(answer.RemovedFiles, err)
@@ -42,7 +42,7 @@ func (s *Session) BuildModule(ctx context.Context, what api.BuildModule) (*api.B
 }
 
 // WriteModule is like WriteKmsg, but writes through the kernel module, which it loads first. It unloads the module if
-// it succeeds or returns a *api.Error with a code other than CodeStays. After any other error, the module may still be
+// it succeeds or returns an *api.Error with a code other than CodeStays. After any other error, the module may still be
 // loaded; RemoveModule unloads it.
 func (s *Session) WriteModule(
 	ctx context.Context, what api.WriteModule, each func([]api.WrittenKmsg),
@@ -56,8 +56,8 @@ func (s *Session) RemoveModule(ctx context.Context) (*api.RemovedModule, error) 
 	return answered(answer.Removed, err)
 }
 
-// Firewall makes the node's kernel drop packets. If it fails, packets may still be dropped, unless the error is a
-// *api.Error with CodeExists or CodeNoFilter; RemoveFirewall removes the firewall.
+// Firewall makes the node's kernel drop packets. If Firewall fails, packets may nevertheless be dropped, unless the
+// error is an *api.Error with CodeExists or CodeNoFilter; RemoveFirewall removes the firewall.
 func (s *Session) Firewall(ctx context.Context, what api.Firewall) (*api.BuiltFirewall, error) {
 	answer, err := s.Do(ctx, api.Request{Firewall: &what}, nil)
 	return answered(answer.Firewall, err)
@@ -75,8 +75,9 @@ func (s *Session) ListDevices(ctx context.Context) (*api.Devices, error) {
 	return answered(answer.Devices, err)
 }
 
-// FailDevices makes the kubelet treat devices as unhealthy. If it fails, the devices may still be unhealthy, unless the
-// error is a *api.Error with CodeRefused, CodeExists or CodeNotArmed; RecoverDevices ends the fault.
+// FailDevices makes the kubelet treat devices as unhealthy. If FailDevices fails, the fault may nevertheless be in
+// effect, unless the error is an *api.Error with CodeRefused, CodeExists or CodeNotArmed; RecoverDevices ends the
+// fault.
 func (s *Session) FailDevices(ctx context.Context, what api.FailDevices) (*api.FailedDevices, error) {
 	answer, err := s.Do(ctx, api.Request{FailDevices: &what}, nil)
 	return answered(answer.FailedDevices, err)

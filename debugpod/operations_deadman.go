@@ -17,7 +17,8 @@ const (
 	askAgain = 100 * time.Millisecond
 	// changeTimeout is the timeout for Change.
 	changeTimeout = 7 * time.Minute
-	// silence is the time after which failing to run commands in the pod proves that the runtime does not respond.
+	// silence is the time after which continued failure to run commands in the pod proves that the runtime does not
+	// respond.
 	silence = 15 * time.Second
 )
 
@@ -35,12 +36,13 @@ func (s *Session) InspectRuntime(ctx context.Context) (*api.Runtime, error) {
 
 // Change changes files on the node under a dead man's switch. It calls each, which may be nil, for each new phase, and
 // returns the last status. The error is nil only if the change is applied. With PhaseFailed, the change is already
-// reverted; with a *api.Error of code CodeChanged, CodeRefused or CodeNotArmed, nothing was changed. After any other
+// reverted; with an *api.Error with CodeChanged, CodeRefused or CodeNotArmed, nothing was changed. After any other
 // error, the change may be in effect; Restore reverts it.
 //
 // The restart of the container runtime closes the connection to the helper, so Change requests the status again until
 // the switch responds. With MayFail, the switch may never respond, because no command can run in a pod while the
-// runtime does not respond. ServiceError then contains the kubelet's error as proof, and Message explains this.
+// runtime does not respond. ServiceError then contains the kubelet's error as proof, and Message explains why the
+// switch cannot be queried.
 func (s *Session) Change(
 	ctx context.Context, change deadman.Change, each func(deadman.Status),
 ) (*deadman.Status, error) {
@@ -60,7 +62,8 @@ func (s *Session) Change(
 	_, err := s.Do(ctx, api.Request{Change: &change, Key: change.Key}, hear)
 	for since := time.Now(); errors.Is(err, ErrOutputLost) && again(ctx, err); {
 		if change.MayFail && last != nil && last.Phase == deadman.PhaseWritten && time.Since(since) > silence {
-			// PhaseWritten proves that the switch is running. It does not report when it continues with the restart.
+			// PhaseWritten proves that the switch is running. The switch does not report when it continues with the
+			// restart.
 			last.Phase, last.ServiceError = deadman.PhaseApplied,
 				"no command can be run on the node: "+kubeletsWords(err)
 			last.Message =
@@ -80,8 +83,8 @@ func (s *Session) Change(
 	return last, nil
 }
 
-// Restore restores the files of the run, and removes all artifacts of the run from the node. It may be repeated after
-// an error, and from another client.
+// Restore restores the files of the run, and removes all artifacts of the run from the node. It may be called again
+// after an error, even from another client.
 //
 // While the container runtime does not respond, no command can run on the node. Restore retries until ctx ends or the
 // dead man's switch has restored the files.

@@ -15,8 +15,8 @@ const lastWord = 5 * time.Second
 
 var errAnswered = errors.New("the helper has responded, but has not exited")
 
-// Diagnose collects everything on the node that can explain why GPU pods do not run there. A part that cannot be read
-// is not an error; it is listed in Probe.Unread.
+// Diagnose collects everything on the node that can explain why GPU pods do not run there. If a part cannot be read,
+// Diagnose does not return an error, but lists the part in Probe.Unread.
 func (s *Session) Diagnose(ctx context.Context, what api.Diagnose) (*api.Diagnosis, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -59,11 +59,11 @@ type Spec struct {
 	PullSecrets []string
 	// HasHelper means that the image contains the helper, which is then not uploaded. Such an image has no shell.
 	HasHelper bool
-	// AnyHelper accepts an image with the helper of another build, if it uses the same protocol. It is used to undo the
-	// changes of that build.
+	// AnyHelper accepts an image that contains the helper of another build, if that helper uses the same protocol.
+	// AnyHelper is used to undo the changes made by that build.
 	AnyHelper bool
-	// Deadline is the maximum lifetime of the pod in whole seconds, in case it is not deleted. The default is 10
-	// minutes.
+	// Deadline is the maximum lifetime of the pod in whole seconds. It applies if the pod is not deleted. The default
+	// is 10 minutes.
 	Deadline time.Duration
 	// Memory is the memory limit. The default is 128Mi.
 	Memory string
@@ -149,7 +149,7 @@ func (s Spec) stayAlive(seconds int64) []string {
 	if s.HasHelper {
 		return []string{api.Program, "wait", fmt.Sprint(seconds)}
 	}
-	// A signal interrupts `wait`, but not a sleep with PID 1.
+	// A signal interrupts `wait`, but not a sleep that runs as PID 1.
 	return []string{"sh", "-c", fmt.Sprintf("trap 'exit 0' TERM INT; sleep %d & wait", seconds)}
 }
 

@@ -20,8 +20,8 @@ type verdict struct {
 // judge returns the verdict for a pod. It uses only the state of the pod.
 func judge(pod *corev1.Pod) verdict { return judgeContainer(pod, containerName) }
 
-// WhyWaiting returns what another pod of this tool is waiting for before its container can run. The error is set if the
-// pod will never run, and describes what the user can do.
+// WhyWaiting returns what another of this tool's pods is waiting for before its container can run. The error is not nil
+// if the pod will never run; it then describes what the user can do.
 func WhyWaiting(pod *corev1.Pod, container string) (string, error) {
 	verdict := judgeContainer(pod, container)
 	if verdict.failure != nil {
@@ -79,7 +79,7 @@ func runtimeAway(message string) bool {
 	return false
 }
 
-// fatalReasons returns the kubelet's waiting reasons that do not resolve without the user, with a hint for each (see
+// fatalReasons returns those of the kubelet's waiting reasons that only the user can resolve, with a hint for each (see
 // pkg/kubelet/images/types.go, pkg/kubelet/kuberuntime/kuberuntime_container.go and
 // pkg/kubelet/container/sync_result.go in Kubernetes).
 func fatalReasons() map[string]string {

@@ -19,7 +19,8 @@ import (
 
 const (
 	defaultStartTimeout = time.Minute
-	// settle is the time for which Start retries while a new namespace or the deletion of a pod is still in progress.
+	// settle is the time for which Start retries while a new namespace is still being set up or a pod is still being
+	// deleted.
 	settle = 10 * time.Second
 	// retryEvery is the interval between attempts to send a request.
 	retryEvery = 200 * time.Millisecond
@@ -38,7 +39,8 @@ type Runner struct {
 	Execer Execer
 	// Helper returns the node helper for an architecture, such as helper.For.
 	Helper func(arch string) ([]byte, error)
-	// Sum returns the state of the hash after the helper, such as helper.Sum. If it is nil, each pod computes it.
+	// Sum returns the state of the hash after hashing the helper, such as helper.Sum. If Sum is nil, each pod computes
+	// this state.
 	Sum func(arch string) (hash.Cloner, error)
 	// StartTimeout is the maximum time to wait for a pod to be running. The default is one minute.
 	StartTimeout time.Duration
@@ -86,7 +88,7 @@ func (r *Runner) Start(ctx context.Context, spec Spec) (*Session, error) {
 		if isRefusal(err) {
 			return nil, fmt.Errorf("start the debug pod: %w", err)
 		}
-		// The pod may have been created, because the response was lost.
+		// The pod may have been created, because the response may have been lost.
 		session.uncertain = true
 		return fail(err)
 	}
@@ -110,8 +112,8 @@ func (r *Runner) sum(arch string, program []byte) hash.Cloner {
 	return api.Sum(program)
 }
 
-// DryRun checks whether the API server would accept the pod: permissions, Pod Security, quotas and policies. It returns
-// the same errors as Start.
+// DryRun checks whether the API server would accept the pod, given permissions, Pod Security, quotas and policies. It
+// returns the same errors as Start.
 func (r *Runner) DryRun(ctx context.Context, spec Spec) error {
 	if _, err := r.Helper(spec.Arch); err != nil {
 		return err
@@ -173,7 +175,7 @@ func (r *Runner) create(ctx context.Context, pod *corev1.Pod, options metav1.Cre
 }
 
 // existing returns the pod with the same name. ours reports whether it belongs to this run: client-go repeats a request
-// after a connection failure, so the pod may have been created by its own first attempt.
+// after a connection failure, so the pod may have been created by client-go's first attempt.
 func (r *Runner) existing(ctx context.Context, pod *corev1.Pod) (existing *corev1.Pod, ours bool) {
 	existing, err := r.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	if err != nil {

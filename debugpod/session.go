@@ -26,7 +26,7 @@ type Session struct {
 	pod    *corev1.Pod
 	node   string
 	helper []byte
-	// sum returns the state of the hash after the helper.
+	// sum returns the state of the hash after hashing the helper.
 	sum func() hash.Cloner
 	// inside means that the image contains the helper, so it does not have to be uploaded. any accepts the helper of
 	// any build.

@@ -8,26 +8,28 @@ import (
 	"strings"
 )
 
-// MaxFile is how large a built module may be, in bytes. One with all debug information has 300 KB.
+// MaxFile is the maximum size of a built module, in bytes. A module with all debug information has 300 KB.
 const MaxFile = 4 << 20
 
-// File is what a built module says about itself.
+// File is the information that a built module contains about itself.
 type File struct {
-	// Release is the kernel that it is for, as `uname -r` says.
+	// Release is the kernel release for which the module was built, as printed by `uname -r`.
 	Release string
-	// Magic is its vermagic: the release, and what else of the kernel's configuration it depends on.
+	// Magic is the module's vermagic: the kernel release, and the other parts of the kernel's configuration on which
+	// the module depends.
 	Magic string
-	// Arch is its processor, as Go names it: amd64, arm64.
+	// Arch is the module's processor architecture, as Go names it: amd64, arm64.
 	Arch string
-	// Signed reports whether there is a signature behind it; whose, and whether a kernel trusts it, is not known.
+	// Signed reports whether a signature follows the module. Who signed the module, and whether a kernel trusts the
+	// signature, is not known.
 	Signed bool
 }
 
-// signature is what ends a signed module (MODULE_SIG_STRING in the kernel's linux/module_signature.h).
+// signature is the string at the end of a signed module (MODULE_SIG_STRING in the kernel's linux/module_signature.h).
 const signature = "~Module signature appended~\n"
 
-// ParseFile reads a built module. Nothing but gpu_fault_xid is taken: what is loaded into a kernel has all power over
-// the machine.
+// ParseFile parses a built module. It accepts only gpu_fault_xid, because code that is loaded into a kernel has full
+// control of the machine.
 func ParseFile(raw []byte) (File, error) {
 	if len(raw) > MaxFile {
 		return File{}, fmt.Errorf("it is larger than %d MiB, so it cannot be %s.ko", MaxFile>>20, Name)

@@ -1,8 +1,8 @@
-// Package kmod is the kernel module gpu_fault_xid: its source, what it takes for a record, and what a built one says
-// about itself.
+// Package kmod contains the kernel module gpu_fault_xid: its source, the rules for the records that it accepts, and the
+// information that a built module contains about itself.
 //
-// The module is GPL-2.0 (module/LICENSE), as what links to the kernel must be; the program only carries its text, to
-// build it on a node.
+// The module is licensed under GPL-2.0 (module/LICENSE), as code that links to the kernel must be. The program contains
+// only the module's source, to build it on a node.
 package kmod
 
 import (
@@ -10,16 +10,16 @@ import (
 	"io/fs"
 )
 
-// Name is the module's, and that of its device.
+// Name is the name of the module and of its device.
 const Name = "gpu_fault_xid"
 
-// ParamRun is the module's parameter that says whose it is: the ID of the run that loaded it.
+// ParamRun is the module parameter that identifies the module's owner: the ID of the run that loaded the module.
 const ParamRun = "run"
 
 //go:embed module/gpu_fault_xid.c module/Kbuild
 var module embed.FS
 
-// Sources returns the files that the kernel's own build system needs, by their names.
+// Sources returns the files that the kernel's own build system needs, by name.
 func Sources() (map[string][]byte, error) {
 	files := map[string][]byte{}
 	entries, err := module.ReadDir("module")

@@ -7,10 +7,11 @@ import (
 	"strings"
 )
 
-// MaxRecord is the longest record that the module takes, in bytes, with its newline.
+// MaxRecord is the maximum length of a record that the module accepts, in bytes, including the newline.
 const MaxRecord = 972
 
-// What the module takes; gpu_fault_xid.c has the same rules in C, and `make test-kmod` compares the two.
+// The records that the module accepts. gpu_fault_xid.c implements the same rules in C, and `make test-kmod` compares
+// the two implementations.
 const (
 	address = `[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[01][0-9a-fA-F](?:\.[0-7])?`
 	text    = `[ -~]+`
@@ -30,8 +31,8 @@ var (
 	switchError  = regexp.MustCompile(`^nvidia-nvswitch\d{1,3}: SXid`)
 )
 
-// CheckRecord returns why the module would refuse a record, which is given without its final newline; nil when it takes
-// it.
+// CheckRecord returns the reason why the module would reject a record, or nil if the module would accept it. The record
+// is given without its final newline.
 func CheckRecord(record string) error {
 	switch {
 	case len(record)+1 > MaxRecord:

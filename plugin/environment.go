@@ -31,8 +31,8 @@ func aboutEnvironment() string {
 --%s.`, environmentPrefix, strings.Join(settable(), ", --"))
 }
 
-// fromEnvironment sets flags that were not specified from the environment. A flag takes precedence over its variable,
-// and the variable over the flag's default.
+// fromEnvironment sets flags from the environment if they were not specified on the command line. A flag takes
+// precedence over its variable, and the variable over the flag's default.
 func fromEnvironment(cmd *cobra.Command) error {
 	var failed error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {

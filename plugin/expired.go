@@ -41,8 +41,8 @@ func warnOfExpired(cmd *cobra.Command, connection *kube.Connection, streams gene
 	}
 }
 
-// expired returns a warning about runs that expired and are not confirmed as reverted, or "" if there are none or the
-// user may not read the ledger.
+// expired returns a warning about runs that have expired but are not confirmed as reverted. It returns "" if there are
+// none, or if the user may not read the ledger.
 func expired(ctx context.Context, store *ledger.Store) string {
 	ctx, cancel := context.WithTimeout(ctx, expiredTimeout)
 	defer cancel()

@@ -1,10 +1,10 @@
 // Command gpu-fault-node is the helper that kubectl gpu-fault runs on a node in a privileged pod. It handles one
-// request, writes the responses as JSON to standard output, and exits with 0 on success, otherwise with 1. See
+// request, writes the responses as JSON to standard output, and exits with status 0 on success and 1 otherwise. See
 // debugpod/node.
 //
 // It executes itself for several purposes: "entered FD" runs the helper in the node's own namespaces, with the request
 // in an open file. "guard RUN" runs a dead man's switch; see debugpod/deadman/guard. "device-switch RUN" and
-// "device-injector RUN" fail devices; see debugpod/node/device.
+// "device-injector RUN" make devices fail; see debugpod/node/device.
 package main
 
 import (
@@ -38,7 +38,7 @@ func main() {
 		}
 		return
 	}
-	// The debug pod has 128 MiB, which are also used by the programs that the helper runs on the node.
+	// The debug pod has 128 MiB of memory, which the helper shares with the programs that it runs on the node.
 	debug.SetMemoryLimit(80 << 20)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	err := run(ctx, os.Args[1:])
@@ -48,9 +48,10 @@ func main() {
 	}
 }
 
-// run reads and handles the request. The first argument determines its source: "stdin", with an optional SHA-256 that
-// the helper must have, "attached" to this executable, or an open file after the helper has "entered" the node. "wait
-// SECONDS" only keeps a container running. Errors have already been written to standard output.
+// run reads and handles the request. The first argument determines where the request is: "stdin" means standard input,
+// and may be followed by the SHA-256 that the helper must have; "attached" means the end of this executable; "entered"
+// means an open file, and that the helper has entered the node's namespaces. "wait SECONDS" has no request and only
+// keeps a container running. Errors have already been written to standard output.
 func run(ctx context.Context, args []string) error {
 	switch {
 	case len(args) == 1 && args[0] == "stdin":

@@ -33,8 +33,8 @@ func main() {
 	os.Exit(run(streams, os.Args))
 }
 
-// run executes the command line and returns the exit code. It reports a panic as a bug in a short message; the stack
-// trace is logged at -v 1 and higher.
+// run executes the command line and returns the exit code. It prints a short message that reports a panic as a bug; the
+// stack trace is logged at -v 1 and higher.
 func run(streams genericiooptions.IOStreams, args []string) (code int) {
 	defer func() {
 		if bug := recover(); bug != nil {
@@ -66,7 +66,7 @@ func reportBug(w io.Writer, bug any) {
 }
 
 // arguments returns the arguments without the program name. To complete the command line of a plugin, kubectl runs
-// kubectl_complete-NAME, which may be a link to this program, with the words typed so far.
+// kubectl_complete-NAME with the words typed so far. kubectl_complete-NAME may be a link to this program.
 func arguments(args []string) []string {
 	if strings.HasPrefix(filepath.Base(args[0]), "kubectl_complete-") {
 		return append([]string{"__complete"}, args[1:]...)

@@ -11,8 +11,8 @@ import (
 )
 
 // An executable that carries a request consists of the executable, the request and a footer. The footer contains the
-// SHA-256 digest of both, the length of each in eight bytes (big endian), and the magic. ELF loaders ignore data after
-// the last section.
+// SHA-256 digest of the executable and the request together, the length of each of them in eight bytes (big endian),
+// and the magic string. ELF loaders ignore data after the last section.
 const (
 	magic      = "gpufault"
 	footerSize = sha256.Size + 8 + 8 + len(magic)
@@ -25,7 +25,7 @@ func Attach(helper []byte, req Request) ([]byte, error) {
 	return append(bytes.Clone(helper), tail...), err
 }
 
-// Sum returns the state of the hash after the helper, for Attachment.
+// Sum returns, for use by Attachment, the state of the hash after the helper has been hashed.
 func Sum(helper []byte) hash.Cloner {
 	sum := sha256.New().(hash.Cloner) // as documented
 	_, _ = sum.Write(helper)          // never fails

@@ -11,7 +11,7 @@ import (
 // ListDevices requests the devices that device plugins have registered with the kubelet. It changes nothing.
 type ListDevices struct{}
 
-// Devices is the response to ListDevices, by resource name.
+// Devices is the response to ListDevices, keyed by resource name.
 type Devices struct {
 	Resources []DeviceResource `json:"resources,omitempty"`
 	// Warnings describe what could not be read, and why.
@@ -21,22 +21,23 @@ type Devices struct {
 // DeviceResource contains the devices of a resource, according to the kubelet's checkpoint.
 type DeviceResource struct {
 	Name string `json:"name"` // such as nvidia.com/gpu
-	// Healthy contains the IDs of the healthy devices. Unhealthy contains those of other devices, as far as they are
-	// known: the kubelet records only healthy devices, and devices held by pods. Failed contains the runs that made
-	// devices unhealthy, by device ID.
+	// Healthy contains the IDs of the healthy devices. Unhealthy contains the IDs of the other known devices; the
+	// kubelet records only healthy devices, and devices held by pods. Failed contains the runs that made devices
+	// unhealthy, by device ID.
 	Healthy   []string          `json:"healthy,omitempty"`
 	Unhealthy []string          `json:"unhealthy,omitempty"`
 	Failed    map[string]string `json:"failed,omitempty"`
 	// Pods contains the UIDs of the pods that hold devices, by device ID.
 	Pods map[string]string `json:"pods,omitempty"`
-	// Endpoint is the name of the plugin's socket. It is empty if it is unknown; Problem then describes the reason.
+	// Endpoint is the name of the plugin's socket. If the name is unknown, Endpoint is empty and Problem describes the
+	// reason.
 	Endpoint string `json:"endpoint,omitempty"`
 	Problem  string `json:"problem,omitempty"`
 }
 
-// FailDevices reports devices to the kubelet as unhealthy until the TTL expires or RecoverDevices ends it. It changes
-// or restarts nothing on the node: the helper registers with the kubelet as a second plugin for the resource, only to
-// report health, and then re-registers the real plugin, which remains in charge of everything else.
+// FailDevices reports devices to the kubelet as unhealthy until the TTL expires or RecoverDevices ends the fault. It
+// neither changes nor restarts anything on the node: the helper registers with the kubelet as a second plugin for the
+// resource, only to report health, and then re-registers the real plugin, which remains in charge of everything else.
 type FailDevices struct {
 	Resource string   `json:"resource"`
 	Devices  []string `json:"devices"` // IDs
@@ -61,10 +62,10 @@ type RecoverDevices struct{}
 
 // RecoveredDevices is the response to RecoverDevices.
 type RecoveredDevices struct {
-	// Found reports whether the node has a record of the run, or processes of the run. Otherwise, no device is failed:
-	// the fault never started, it has already ended, or the node has rebooted.
+	// Found reports whether the node has a record of the run, or processes of the run. If it has neither, no device is
+	// reported as failed: the fault never started, it has already ended, or the node has rebooted.
 	Found bool `json:"found,omitempty"`
-	// Resource is the resource. It is empty if the record was deleted.
+	// Resource is the name of the resource. It is empty if the record was deleted.
 	Resource string `json:"resource,omitempty"`
 	// Cause describes why the fault ended, such as "requested" or "TTL". Ended is the time at which it ended.
 	Cause string    `json:"cause,omitempty"`
@@ -80,7 +81,7 @@ const (
 	maxDeviceTTL = 48 * time.Hour
 )
 
-// resourceNames matches the names of extended resources, which include a domain.
+// resourceNames matches the names of extended resources. Such a name includes a domain.
 var resourceNames = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
 
 // Validate returns an error if the request is invalid.

@@ -30,7 +30,7 @@ func (d Diagnose) Validate() error {
 // runs; and nv-fabricmanager, nvidia-ctk and nvidia-container-runtime with --version. Each has a timeout, and runs
 // without the capabilities to load modules and to create devices. The response includes the result of InspectRuntime.
 type Diagnose struct {
-	// Units are additional systemd units whose journals to return. The journals of the kubelet and its container
+	// Units are additional systemd units whose journals are requested. The journals of the kubelet and its container
 	// runtime are always returned.
 	Units []string `json:"units,omitempty"`
 }
@@ -44,9 +44,9 @@ type Diagnosis struct {
 	// SMI is the output of `nvidia-smi -q -x`. If nvidia-smi did not run, SMI is empty and Probe.SMIError contains the
 	// reason. If one of several GPUs is broken, both fields may be set, and the XML may be truncated.
 	SMI string `json:"smi,omitempty"`
-	// KernelLog contains the records since boot about GPUs, PCI, NVLink, modules, memory or blocked packets. It is
-	// limited to the newest 1,500, plus the newest 500 of types that can occur in thousands (blocked packets, AER,
-	// mlx5).
+	// KernelLog contains the records about GPUs, PCI, NVLink, modules, memory or blocked packets that were logged since
+	// boot. It is limited to the newest 1,500, plus the newest 500 of types that can occur in thousands (blocked
+	// packets, AER, mlx5).
 	KernelLog []KernelRecord `json:"kernelLog,omitempty"`
 	// Journals contains the last 200 lines of each unit in the format of `journalctl -o short-iso`. Long lines are
 	// truncated with "…".
@@ -59,7 +59,7 @@ type KernelRecord struct {
 	Uptime   time.Duration `json:"uptime"`
 	// Time is the approximate wall-clock time of the record on the node.
 	Time time.Time `json:"time,omitzero"`
-	// Priority is facility*8+level. It is below 8 for records of the kernel itself, and 8 or above for records from
+	// Priority is facility*8+level. It is below 8 for records from the kernel itself, and 8 or above for records from
 	// user space.
 	Priority int    `json:"priority"`
 	Text     string `json:"text"`
@@ -112,12 +112,13 @@ type Probe struct {
 	Filesystems []Filesystem      `json:"filesystems,omitempty"` // those of /, the kubelet and the runtime
 
 	SMIError string `json:"smiError,omitempty"` // error from nvidia-smi, or the reason why it was not run
-	// Units are the systemd units of the kubelet, its runtime and Processes, as far as their cgroups identify them.
+	// Units are the systemd units of the kubelet, of its runtime and of the programs in Processes, as far as the units
+	// can be identified from cgroups.
 	Units []Unit `json:"units,omitempty"`
 
-	// Unread contains the reason for each field that could not be read completely, by its JSON name, such as "pci",
-	// "journals", "kernelLog" or "runtime". The entry processes also covers units, and os covers cmdline. An empty
-	// field without an entry is empty on the node.
+	// Unread contains the reason for each field that could not be read completely. The key is the field's JSON name,
+	// such as "pci", "journals", "kernelLog" or "runtime". The "processes" entry also covers units, and the "os" entry
+	// also covers cmdline. An empty field without an entry is empty on the node.
 	Unread map[string]string `json:"unread,omitempty"`
 }
 
@@ -162,7 +163,8 @@ type DriverFiles struct {
 	// Libraries are the paths of libnvidia-ml.so.* and libcuda.so.*, which end with the version. The targets of
 	// libnvidia-ml.so.1 and libcuda.so.1, which programs load, come first.
 	Libraries []string `json:"libraries,omitempty"`
-	// Built are the paths of nvidia*.ko* below /lib/modules, on the host and in /run/nvidia/driver, for all kernels.
+	// Built contains the paths of the nvidia*.ko* files below /lib/modules, on the host and in /run/nvidia/driver, for
+	// all kernels.
 	Built []string `json:"built,omitempty"`
 	// Kernels are the kernels with a directory in /lib/modules.
 	Kernels []string `json:"kernels,omitempty"`
@@ -189,7 +191,7 @@ type CDISpec struct {
 	Path    string   `json:"path"`
 	Kind    string   `json:"kind,omitempty"` // such as nvidia.com/gpu
 	Devices []string `json:"devices,omitempty"`
-	// Missing are host paths in the specification that do not exist.
+	// Missing contains the host paths that the specification refers to but that do not exist.
 	Missing []string `json:"missing,omitempty"`
 	// DriverVersion is the version in the names of the libraries that the specification mounts.
 	DriverVersion string    `json:"driverVersion,omitempty"`

@@ -48,11 +48,11 @@ const (
 	CodeBusy Code = "busy"
 	// CodeFile means that a file could not be read, prepared or written.
 	CodeFile Code = "file-failed"
-	// CodeService means that the files are restored but the service did not recover.
+	// CodeService means that the files were restored but the service did not recover.
 	CodeService Code = "service-failed"
 	// CodeNoModules means that the node's kernel does not support loadable modules.
 	CodeNoModules Code = "no-modules"
-	// CodeLoaded means that the kernel module is already loaded, by another run or another program.
+	// CodeLoaded means that another run or another program has already loaded the kernel module.
 	CodeLoaded Code = "module-loaded"
 	// CodeUntrusted means that the kernel accepts only modules with a trusted signature, and the module has none.
 	CodeUntrusted Code = "module-untrusted"
@@ -76,8 +76,8 @@ const (
 	CodeBypassed Code = "netfilter-bypassed"
 	// CodeNotRunning means that no process of a requested pod is running on the node. Nothing was changed.
 	CodeNotRunning Code = "pod-not-running"
-	// CodeInterrupted means that the client disconnected or the helper received a request to stop. Records written
-	// before that have already been reported.
+	// CodeInterrupted means that the client disconnected or the helper received a request to stop. Records that were
+	// written before the interruption have already been reported.
 	CodeInterrupted Code = "interrupted"
 	// CodeUnsupported means that this build of the helper does not support the request, because it is not for Linux.
 	CodeUnsupported Code = "unsupported"

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// Firewall makes the node's kernel drop forwarded packets between the node's pods and a TCP port, or packets from the
-// node itself to that port, with an nftables rule in a separate table. The kernel itself acts as the dead man's switch:
-// it removes the port from the set when the TTL expires, and the entire table at reboot. Pods in the host network, and
-// CNI plugins that bypass netfilter (eBPF), are not affected if forwarded packets are dropped.
+// Firewall uses an nftables rule in a separate table to make the node's kernel drop forwarded packets between the
+// node's pods and a TCP port, or packets from the node itself to that port. The kernel itself acts as the dead man's
+// switch: it removes the port from the set when the TTL expires, and the entire table at reboot. Dropping forwarded
+// packets does not affect pods in the host network, or CNI plugins that bypass netfilter (eBPF).
 type Firewall struct {
 	// Table is the name of the table, in the family inet. The table must not exist.
 	Table string `json:"table"`
@@ -59,7 +59,8 @@ type BuiltFirewall struct {
 	Rule string `json:"rule"`
 	// Probes describes the packets that the helper sent from a pod and that the rules of a partition dropped.
 	Probes []string `json:"probes,omitempty"`
-	// Unprobed is the number of rules that were not verified by a packet, because no pod in the partition can send one.
+	// Unprobed is the number of rules that could not be verified by sending a packet, because no pod in the partition
+	// can send one.
 	Unprobed int `json:"unprobed,omitempty"`
 	// Expires is the remaining time for which the kernel drops packets.
 	Expires time.Duration `json:"expires"`
@@ -69,7 +70,7 @@ type BuiltFirewall struct {
 type RemovedFirewall struct {
 	// Table is the name of the table. It is empty if the node has no table for the run.
 	Table string `json:"table,omitempty"`
-	// Removed reports whether the table existed. It no longer exists, unless Left is not empty.
+	// Removed reports whether the table existed. The table still exists only if Left is not empty.
 	Removed bool `json:"removed,omitempty"`
 	// Expired reports whether the rule was already inactive, because the TTL had expired or another client had disabled
 	// it.
@@ -111,8 +112,8 @@ func (f Firewall) Validate() error {
 // IsSlow reports whether packets are slowed down instead of dropped.
 func (f Firewall) IsSlow() bool { return f.Partition != nil && f.Partition.Slow != nil }
 
-// FirewallSet returns the name of the set in a run's table. The name does not reveal the run, and identifies the table
-// if its rule is missing.
+// FirewallSet returns the name of the set in a run's table. The name does not reveal the run, but it identifies the
+// table if the table's rule is missing.
 func FirewallSet(run string) string { return "ports-" + shortHash(run) }
 
 func shortHash(run string) string {

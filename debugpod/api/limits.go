@@ -14,7 +14,7 @@ const MaxLineText = 4 << 10
 // maxUnits is the maximum number of units in Diagnose.Units.
 const maxUnits = 16
 
-// Shorten truncates a text to the given number of bytes, and marks the truncation with "…".
+// Shorten truncates a string to the given number of bytes, and marks the truncation with "…".
 func Shorten(text string, most int) string {
 	if len(text) <= most {
 		return text

@@ -15,9 +15,9 @@ type BuildModule struct {
 	Headers string `json:"headers,omitempty"`
 }
 
-// WriteModule loads the kernel module for the request's run, writes records through it, reads each record back with the
-// kernel facility, and unloads the module. If a step after loading fails, the module is unloaded before the last
-// response, unless the response has CodeStays.
+// WriteModule loads the kernel module for the request's run, writes records through it, reads back each record, which
+// must have the kernel facility, and unloads the module. If a step after loading fails, the module is unloaded before
+// the last response, unless the response has CodeStays.
 type WriteModule struct {
 	Module  []byte       `json:"module"` // gpu_fault_xid.ko
 	Records []KmsgRecord `json:"records"`

@@ -20,7 +20,7 @@ type Partition struct {
 	Matches []Match          `json:"matches"` // a packet is dropped if it matches one of these
 	// Loss is the percentage of these packets to drop at random. 0 means all of them.
 	Loss int `json:"loss,omitempty"`
-	// Slow slows down the packets that the pods receive instead of dropping them.
+	// Slow means that the packets that the pods receive are slowed down instead of dropped.
 	Slow *Slow `json:"slow,omitempty"`
 }
 
@@ -210,7 +210,7 @@ func isPort(port int) bool { return port >= 0 && port <= 65535 }
 // PartitionTable returns the name of the table of a run's partition.
 func PartitionTable(run string) string { return "gpu-fault-" + shortHash(run) }
 
-// PartitionSet returns the name of the set with the IPv4 or IPv6 addresses of the pods in a run's table.
+// PartitionSet returns the name of the set, in a run's table, that contains the IPv4 or IPv6 addresses of the pods.
 func PartitionSet(run string, v6 bool) string {
 	if v6 {
 		return "pods6-" + shortHash(run)

@@ -73,14 +73,14 @@ type Leftovers struct {
 
 // Inspect requests information about the node's GPUs, its kernel log settings and its journald. It changes nothing.
 type Inspect struct {
-	// PodUIDs are pods on the node whose GPUs and main process are returned.
+	// PodUIDs are the UIDs of pods on the node. The response contains the GPUs and the main process of each pod.
 	PodUIDs []string `json:"podUIDs,omitempty"`
-	// Strangers also returns processes that were not started by the programs in these pods. OwnSessions means that
-	// these programs start processes in their own sessions, which then cannot be distinguished from those of kubectl
-	// exec.
+	// Strangers means that the response also contains processes that were not started by the programs in these pods.
+	// OwnSessions means that these programs start processes in their own sessions. Such processes cannot be
+	// distinguished from those of kubectl exec.
 	Strangers   bool `json:"strangers,omitempty"`
 	OwnSessions bool `json:"ownSessions,omitempty"`
-	// State also returns what stays on the node when a pod is gone.
+	// State means that the response also contains what stays on the node when a pod is gone.
 	State bool `json:"state,omitempty"`
 }
 
@@ -103,8 +103,8 @@ type KernelRecords struct {
 
 // KmsgRecord is one write(2) to /dev/kmsg, which creates one record in the kernel log.
 type KmsgRecord struct {
-	// Data is written unchanged, such as "<4>kernel: NVRM: Xid ... ". See Validate for the rules. For the kernel
-	// module, the priority is removed, because the module sets its own, as the driver does.
+	// Data is the record, such as "<4>kernel: NVRM: Xid ... ", and is written unchanged. See Validate for the rules.
+	// For the kernel module, the priority is removed, because the module sets its own, as the driver does.
 	Data string `json:"data"`
 	// Delay is the delay after writing the previous record.
 	Delay time.Duration `json:"delay,omitempty"`
@@ -145,7 +145,7 @@ type Answer struct {
 // Error describes why the helper did not complete a request.
 type Error struct {
 	Code Code `json:"code"`
-	// Message describes the failure to the user, and what to do.
+	// Message describes the failure to the user, and says what to do.
 	Message string `json:"message"`
 }
 
@@ -162,7 +162,7 @@ type Info struct {
 	KernelLog     KernelLog         `json:"kernelLog"`
 	Journald      Journald          `json:"journald"`
 	Pods          map[string]PodUse `json:"pods,omitempty"` // by the requested UIDs
-	// State contains a digest for each item that stays on the node when a pod is gone. The item starts with one of the
+	// State contains a digest for each item that stays on the node when a pod is gone. Each item starts with one of the
 	// State constants, such as "file /etc/crontab".
 	State map[string]string `json:"state,omitempty"`
 	// Warnings describe what could not be read, and why.
@@ -182,8 +182,8 @@ const (
 	StateQdisc   = "qdisc" // only those that delay, lose or limit packets
 )
 
-// The digest of a table in Info.State is StateOfRun if a run of this tool added it and its rule is still there, and
-// starts with StateDrops if another rule or the policy of a chain drops packets.
+// The digest of a table in Info.State is StateOfRun if a run of this tool added the table and the run's rule still
+// exists. The digest starts with StateDrops if another rule or the policy of a chain drops packets.
 const (
 	StateOfRun = "run"
 	StateDrops = "drops "
@@ -225,7 +225,7 @@ type Journald struct {
 
 // PodUse describes what a pod uses on the node.
 type PodUse struct {
-	// GPUs are the UUIDs of GPUs or MIG devices, or the device plugin's own IDs if they cannot be translated.
+	// GPUs are the UUIDs of GPUs or MIG devices, or the device plugin's own IDs if they cannot be converted to UUIDs.
 	GPUs []string `json:"gpus,omitempty"`
 	// PID is the PID, in the node's PID namespace, of the process that the driver would name in an XID line: the oldest
 	// process that has a GPU open or, if there is none, the oldest process in the pod's containers.

@@ -9,7 +9,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
-// MaxRequest is the maximum size of a request in bytes. It allows MaxKmsgRecords records of maximum length.
+// MaxRequest is the maximum size of a request in bytes. It allows for MaxKmsgRecords records of maximum length.
 const MaxRequest = 16 << 20
 
 // Encode returns the request as one line for the helper.

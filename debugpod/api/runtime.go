@@ -5,7 +5,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/deadman"
 )
 
-// InspectRuntime requests the container runtime that the kubelet uses, and its configuration. It changes nothing.
+// InspectRuntime requests information about the container runtime that the kubelet uses, and about the runtime's
+// configuration. It changes nothing.
 type InspectRuntime struct{}
 
 // Runtime is the response to InspectRuntime.
@@ -47,8 +48,8 @@ type Instance struct {
 	Files []ConfigFile `json:"files,omitempty"`
 	// ConfigError describes why the files could not be found or read.
 	ConfigError string `json:"configError,omitempty"`
-	// Release is the version that loads the files, as reported by CRI or, if CRI does not respond, by `containerd
-	// --version`.
+	// Release is the version of the runtime that loads the files, as reported by CRI or, if CRI does not respond, by
+	// `containerd --version`.
 	Release string `json:"release,omitempty"`
 	// CRI is the status that the runtime reports through CRI. It is nil if CRI does not respond; CRIError then contains
 	// the reason.

@@ -35,8 +35,8 @@ type Change struct {
 	// NoRestart skips the restart after the change. A restore still restarts the service if the service has loaded the
 	// changed files.
 	NoRestart bool `json:"noRestart,omitempty"`
-	// MayFail means that the service is expected to fail with the changed files, so that a service that does not
-	// respond does not fail the change.
+	// MayFail means that the service is expected to fail with the changed files. The change then succeeds even if the
+	// service does not respond.
 	MayFail bool `json:"mayFail,omitempty"`
 	// BootRestore also restores the files when the node boots, before the service starts. It requires systemd.
 	BootRestore bool `json:"bootRestore,omitempty"`
@@ -123,7 +123,8 @@ type Status struct {
 
 // Restore is a request to restore the files of the request's run from the record on the node.
 type Restore struct {
-	// Overwrite also restores files that were modified since the change, if the node still has their original content.
+	// Overwrite also restores files that have been modified since the change, if the node still has their original
+	// content.
 	Overwrite bool `json:"overwrite,omitempty"`
 	// Forget removes the record of a completed restore after the client has received its result. Until then, a repeated
 	// Restore returns the same result, because the restore may restart the container runtime, which closes the
@@ -197,7 +198,7 @@ type Leftover struct {
 	Status *Status `json:"status,omitempty"` // only for a record
 	// Ended reports whether the leftover no longer has an effect. It is used only for unhealthy devices.
 	Ended bool `json:"ended,omitempty"`
-	// Removed reports whether the cleanup removed it.
+	// Removed reports whether the cleanup removed the leftover.
 	Removed bool `json:"removed,omitempty"`
 	// Problem describes why the leftover was not removed or could not be read.
 	Problem string `json:"problem,omitempty"`

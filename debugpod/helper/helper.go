@@ -1,7 +1,7 @@
 // Package helper embeds the program that runs on nodes, built for each architecture, into the client.
 //
-// `make build` builds the files, which are not in git. A client built without them compiles, and reports an error when
-// a node needs the helper.
+// `make build` builds the files, which are not in git. Without the files, the client can be compiled, but it reports an
+// error when a node needs the helper.
 package helper
 
 import (
@@ -39,8 +39,8 @@ func For(arch string) ([]byte, error) {
 // sums maps an architecture to a function that returns the hash of its program, computed once.
 var sums sync.Map
 
-// Sum returns the state of the hash after the program for an architecture, as api.Sum does. A run on a thousand nodes
-// uses the same program for all of them.
+// Sum returns the state of the hash after the program for an architecture has been hashed, as api.Sum does. A run on a
+// thousand nodes uses the same program for all of them.
 func Sum(arch string) (hash.Cloner, error) {
 	once, _ := sums.LoadOrStore(arch, sync.OnceValues(func() (hash.Cloner, error) {
 		program, err := For(arch)
@@ -55,8 +55,8 @@ func Sum(arch string) (hash.Cloner, error) {
 // Digests returns the SHA-256 of each embedded program in hexadecimal, by architecture.
 func Digests() (map[string]string, error) { return digests(built) }
 
-// dictionary is the architecture whose program the others are compressed with: they share the names of functions and
-// all texts, which saves a fifth.
+// dictionary is the architecture whose program is used as the dictionary to compress the other programs. The programs
+// share function names and strings, so this saves a fifth of the size.
 const dictionary = "amd64"
 
 func load(files fs.FS, arch string) ([]byte, error) {
@@ -71,7 +71,7 @@ func load(files fs.FS, arch string) ([]byte, error) {
 	return program, nil
 }
 
-// unpack returns a program as packed.Absolute made it.
+// unpack returns a program in the form that packed.Absolute created.
 func unpack(files fs.FS, arch string) ([]byte, error) {
 	file, err := fs.ReadFile(files, prefix+arch+suffix)
 	if err != nil {

@@ -42,7 +42,7 @@ type Platform struct {
 	Image v1.Image `json:"-"`
 }
 
-// New builds the image. The function helper returns the helper for an architecture, such as helper.For.
+// New builds the image. The helper function returns the helper for an architecture, as helper.For does.
 func New(helper func(arch string) ([]byte, error), architectures []string) (*Image, error) {
 	return build(helper, architectures, Plugin{})
 }
@@ -101,8 +101,8 @@ func describe(img v1.Image, arch string) (Platform, error) {
 	return Platform{Name: "linux/" + arch, Digest: digest.String(), Size: size, Image: img}, nil
 }
 
-// single returns the image for one architecture, with the programs in each layer by path. The image has no timestamp
-// and no version, so the same programs always produce the same image.
+// single returns the image for one architecture. layers contains the programs of each layer, by path. The image has no
+// timestamp and no version, so the same programs always produce the same image.
 func single(layers []map[string][]byte, arch string) (v1.Image, error) {
 	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	base, err := mutate.ConfigFile(base, &v1.ConfigFile{

@@ -46,9 +46,10 @@ func ParsePlugin(program []byte) (Plugin, error) {
 	return Plugin{Arch: arch, Program: program}, nil
 }
 
-// NewWithPlugin builds the image with both the helper, for all architectures, and the plugin, for its own. The tag is
-// the tag of the image without the plugin, followed by the plugin's architecture and the first digits of its SHA-256
-// digest. Any client from the same build recognizes the image by the first part, even on another operating system.
+// NewWithPlugin builds the image with the helper for all architectures and the plugin for the plugin's own
+// architecture. The tag is the tag of the image without the plugin, followed by the plugin's architecture and the first
+// digits of the plugin's SHA-256 digest. Any client from the same build recognizes the image by the first part of the
+// tag, even on another operating system.
 func NewWithPlugin(
 	helper func(arch string) ([]byte, error), architectures []string, plugin Plugin,
 ) (*Image, error) {

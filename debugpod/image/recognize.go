@@ -15,8 +15,8 @@ func tagOf(digest v1.Hash) string { return tagPrefix + digest.Hex[:12] }
 // ownTagForm matches a tag in the form that tagOf returns.
 const ownTagForm = tagPrefix + `[0-9a-f]{12}`
 
-// ownTag matches such a tag at the end of a reference or before its digest, including the tag of an image with the
-// plugin.
+// ownTag matches a tag of that form at the end of a reference or before its digest, including the tag of an image with
+// the plugin.
 var ownTag = regexp.MustCompile(`:(` + ownTagForm + `)(?:-(?:amd64|arm64)-[0-9a-f]{12})?(?:@|$)`)
 
 // OtherError means that an image was built by another build of the client, and therefore contains a different helper.
@@ -27,9 +27,9 @@ func (e *OtherError) Error() string {
 		"build requires %s): build a new image with kubectl gpu-fault image push or save", e.Image, e.Has, e.Wanted)
 }
 
-// HasHelper reports whether a reference refers to the image of this build, by its digest, or by its tag if it has no
-// digest or also contains the plugin. It returns an *OtherError if the image was built by another build. It calls own
-// only if the reference may match, because building the image is slow.
+// HasHelper reports whether a reference refers to the image of this build. It compares the digest, or the tag if the
+// reference has no digest or the image also contains the plugin. It returns an *OtherError if the image was built by
+// another build. It calls own only if the reference may match, because building the image is slow.
 func HasHelper(reference string, own func() (*Image, error)) (bool, error) {
 	tag := ""
 	if found := ownTag.FindStringSubmatch(reference); found != nil {

@@ -23,7 +23,7 @@ func enterNode(proc string, request []byte) error {
 }
 
 // changeable returns the files that a change may specify, based on an inspection of the node: all files that the
-// kubelet's containerd loads, and the root files of other containerds, to which the fault wrong-instance moves a
+// kubelet's containerd loads, and the root files of other containerds, to which the wrong-instance fault moves a
 // handler.
 func changeable(found api.Runtime) (guard.Runtime, error) {
 	i := found.Instance

@@ -100,7 +100,7 @@ func serve(
 		return answers.fail(failure)
 	}
 	if req.EntersNode() && host.Enter != nil {
-		// Enter the namespaces before reading the input, because the program that Enter runs reads it.
+		// Enter the namespaces before reading the input, because the program that Enter runs reads the input itself.
 		return answers.fail(api.Errorf(api.CodeEnter, "%v", host.Enter(raw)))
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -145,7 +145,7 @@ func serve(
 		removed, failure := module.Remove(req.Run, host)
 		return answers.end(api.Answer{Removed: removed}, failure)
 	case req.ResetGPU != nil:
-		// The client may disconnect: a reset that has started is not stopped.
+		// A reset that has started is not stopped, even if the client disconnects.
 		known := inspect.Node(ctx, api.Inspect{}, host).GPUs
 		done, failure := reset.GPU(context.WithoutCancel(ctx), *req.ResetGPU, known, host)
 		return answers.end(api.Answer{GPUReset: done}, failure)
@@ -165,13 +165,13 @@ func devices(ctx context.Context, req api.Request) (last api.Answer, failure *ap
 	case req.FailDevices != nil:
 		last.FailedDevices, failure = device.Fail(ctx, req.Run, *req.FailDevices)
 	case req.RecoverDevices != nil:
-		// The client may disconnect. Finish in any case.
+		// Finish even if the client disconnects.
 		last.RecoveredDevices, failure = device.Recover(context.WithoutCancel(ctx), req.Run)
 	}
 	return last, failure
 }
 
-// sources returns the functions from other packages that diagnose needs.
+// sources returns the functions that diagnose needs from other packages.
 func sources() diagnose.Sources {
 	return diagnose.Sources{
 		Info: func(ctx context.Context, host hostfs.Host) api.Info { return inspect.Node(ctx, api.Inspect{}, host) },
@@ -218,7 +218,7 @@ func (a *answers) fail(failure *api.Error) error {
 	return failure
 }
 
-// stateOf returns what stays on the node when a pod is gone.
+// stateOf returns the parts of the node's state that remain after a pod is gone.
 func stateOf(host hostfs.Host, warn func(format string, args ...any)) map[string]string {
 	state := hoststate.Read(host, warn)
 	rules, err := firewall.Rules(host)

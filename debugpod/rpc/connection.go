@@ -50,7 +50,7 @@ type connection struct {
 type stream struct {
 	*connection
 	id uint32
-	// ctx ends when the peer resets the stream, the connection ends, or the call has ended.
+	// ctx ends when the peer resets the stream, the connection ends, or the call ends.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	window int64
@@ -136,7 +136,8 @@ func (c *connection) leave(ctx context.Context) {
 	}
 }
 
-// wakeWith arranges for goroutines that wait for a change to wake up when ctx ends. The returned function cancels this.
+// wakeWith arranges for goroutines that wait for a change to wake up when ctx ends. The returned function cancels the
+// arrangement.
 func (c *connection) wakeWith(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() {
 		c.mu.Lock()
@@ -355,8 +356,7 @@ func (s *stream) end() {
 	}
 }
 
-// over removes a stream whose response is complete. If it is not complete, the peer is notified that the response is no
-// longer needed.
+// over removes a stream. If its response is not complete, the peer is notified that the response is no longer needed.
 func (s *stream) over(complete bool) {
 	if complete {
 		s.abandon(s.id, errOver)

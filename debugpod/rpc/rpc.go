@@ -60,7 +60,7 @@ type Conn struct {
 }
 
 // NewConn returns a client. It connects on the first call, and again on the next call after a connection has ended. The
-// path may be longer than the 107 bytes of a socket address, as is the case below /proc/1/root.
+// path may be longer than the 107 bytes that fit in a socket address, as is the case below /proc/1/root.
 func NewConn(socketPath string) *Conn { return &Conn{path: socketPath} }
 
 // connect returns a connection that accepts calls.

@@ -142,7 +142,8 @@ func names(text []byte) []string {
 	return slices.Compact(all)
 }
 
-// sameBenchmarks returns an error if a benchmark is in only one list of results, because it would not be compared.
+// sameBenchmarks returns an error if a benchmark is in only one list of results, because such a benchmark would not be
+// compared.
 func sameBenchmarks(before, now []byte) error {
 	was, is := names(before), names(now)
 	var failed error

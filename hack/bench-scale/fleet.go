@@ -81,7 +81,7 @@ func (b *bench) prepare(ctx context.Context) error {
 	return err
 }
 
-// revert closes all runs, which doctor would report.
+// revert closes all runs, because doctor would report open ones.
 func (b *bench) revert(ctx context.Context) error {
 	_, err := b.output(ctx, b.plugin, "revert", "--all", "--yes", "--kubeconfig", b.proxy.kubeconfig)
 	return err
@@ -146,7 +146,7 @@ func (b *bench) grow(ctx context.Context, nodes int) error {
 	return err
 }
 
-// addNodes creates nodes until there are n, and waits for kwok.
+// addNodes creates nodes until there are n, and waits for kwok to make them ready.
 func (b *bench) addNodes(ctx context.Context, n int) error {
 	if err := parallel(ctx, b.nodes, n, b.node); err != nil {
 		return err
@@ -241,7 +241,8 @@ func (b *bench) node(ctx context.Context, i int) error {
 	return err
 }
 
-// pod creates a pod. On a node, kwok makes it Running. A pod without a node requests more GPUs than a node has.
+// pod creates a pod. If the pod is on a node, kwok makes it Running. A pod without a node requests more GPUs than a
+// node has.
 func (b *bench) pod(ctx context.Context, name, on string, gpus bool) error {
 	app, asks := "web", corev1.ResourceList{"cpu": resource.MustParse("1")}
 	var class *string

@@ -78,7 +78,7 @@ func row(m measurement) string {
 		m.Memory>>20, m.Requests, float64(m.Sent)/(1<<20), float64(m.Received)/(1<<20))
 }
 
-// report prints the measurements, the exponents, and the largest exponent last.
+// report prints the measurements and the exponents, and then the largest exponent.
 func report(out io.Writer, all []measurement) error {
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(w, columns)

@@ -65,7 +65,7 @@ func run(ctx context.Context, b *bench, sizes, only, output, svg, from string) e
 	if len(all) == 0 {
 		return err
 	}
-	// After an error or Ctrl-C, report the measurements until then.
+	// After an error or Ctrl-C, report the measurements made until then.
 	return errors.Join(show(all, output, svg), err)
 }
 
@@ -91,7 +91,7 @@ func load(file string) (all []measurement, err error) {
 	return all, err
 }
 
-// parseSizes parses at least two numbers of nodes, because growth requires two points.
+// parseSizes parses at least two numbers of nodes, because measuring growth requires two points.
 func parseSizes(text string) (sizes []int, err error) {
 	for word := range strings.SplitSeq(text, ",") {
 		n, err := strconv.Atoi(word)

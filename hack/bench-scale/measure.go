@@ -58,8 +58,8 @@ type command struct {
 	check  func(output string, nodes int) error
 }
 
-// experiment cordons the nodes that it injects faults into, like a remediator: it watches all nodes for the reactions
-// on a tenth of them.
+// experiment cordons the nodes into which it injects faults, as a remediator would. The faults are injected into a
+// tenth of the nodes, but the experiment watches all nodes for reactions.
 const experiment = `apiVersion: gpufault.dev/v1alpha1
 kind: Experiment
 metadata: {name: scale}
@@ -69,8 +69,8 @@ steps:
   - {name: cordoned, within: 5m}
 `
 
-// commands are measured in this order. The test cluster's detector has no rule for any of the XIDs, because a rule
-// would make a real node unhealthy.
+// commands are measured in this order. The test cluster's detector has no rule for any of the XIDs that they inject,
+// because a rule would make a real node unhealthy.
 var commands = []command{
 	{name: "doctor", rounds: 3, args: args("doctor", "--api-only", "--no-images", "-o", "json"), check: oneRoot},
 	{name: "xid -l", rounds: 1, pods: true, args: args("xid", "63", "-l", "type=kwok", "--allow-majority", "--yes"),

@@ -32,7 +32,7 @@ func around(values []float64, from, to float64) axis {
 	return axis{min: low / 1.3, max: high * 1.3, from: from, to: to}
 }
 
-// ticks returns 1, 2 and 5 times powers of ten on the axis.
+// ticks returns the values on the axis that are 1, 2 or 5 times a power of ten.
 func (a axis) ticks() (values []float64) {
 	for power := math.Pow(10, math.Floor(math.Log10(a.min))); power <= a.max; power *= 10 {
 		for _, n := range []float64{1, 2, 5} {

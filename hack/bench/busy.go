@@ -26,8 +26,8 @@ const (
 // runID matches the ID of a run of xid.
 var runID = regexp.MustCompile(`xid-[a-z0-9]{6}`)
 
-// measureBusy injects XIDs into a node on which 200 pods start, repeatedly, and counts the failures. The peer for the
-// time is the same command on the idle node.
+// measureBusy injects XIDs into a node on which 200 pods are repeatedly started, and counts the failures. The time is
+// compared with the time of the same command on the idle node.
 func (b *bench) measureBusy(ctx context.Context) ([]row, error) {
 	var quiet, busy sample
 	for range min(b.rounds, 10) {
@@ -135,8 +135,8 @@ func (b *bench) scale(ctx context.Context, size int32) error {
 	return err
 }
 
-// crowded waits until the given number of pods is ready, and no others exist, or until ctx ends. A wave that never gets
-// there is not an error in the measured command: after five minutes, the next one begins.
+// crowded waits until the given number of pods is ready, and no others exist, or until ctx ends. If a wave never
+// reaches this state, this is not an error in the measured command: after five minutes, the next wave begins.
 func (b *bench) crowded(ctx context.Context, size int32) {
 	for deadline := time.Now().Add(5 * time.Minute); ctx.Err() == nil && time.Now().Before(deadline); {
 		d, err := b.client.AppsV1().Deployments(namespace).Get(ctx, crowd, metav1.GetOptions{})

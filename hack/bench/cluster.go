@@ -19,7 +19,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// namespace is the namespace for the floors and peers.
+// namespace is the namespace in which the floors and peers run.
 const namespace = "bench"
 
 type bench struct {

@@ -12,8 +12,8 @@ import (
 
 const trainers = "trainers"
 
-// measureCUDA measures the time until the pods of a Deployment run with the shim: cuda inject exits when it has read
-// the heartbeat of each new pod.
+// measureCUDA measures the time until the pods of a Deployment run with the shim. This is when cuda inject exits,
+// because it waits until it has read the heartbeat of each new pod.
 func (b *bench) measureCUDA(ctx context.Context) ([]row, error) {
 	if err := b.deploy(ctx); err != nil {
 		return nil, err

@@ -14,8 +14,8 @@ import (
 // sick is the file from which the test cluster's device plugin reads the GPUs that it reports as unhealthy.
 const sick = "/run/simulated-gpus/unhealthy"
 
-// measureDevice measures the time until the node's status has one GPU less. The floor is the device plugin itself,
-// which needs neither a pod nor a record; the kubelet reports the change equally often for both.
+// measureDevice measures the time until the node's status has one GPU fewer. The floor is the device plugin itself,
+// which needs neither a pod nor a record. In both cases, the kubelet reports the change at the same interval.
 func (b *bench) measureDevice(ctx context.Context) ([]row, error) {
 	uuid, all, err := b.inventory()
 	if err != nil {
@@ -59,7 +59,7 @@ func (b *bench) measureDevice(ctx context.Context) ([]row, error) {
 	return []row{r.judged()}, nil
 }
 
-// inventory returns the UUID of a GPU on the node, and the number of its GPUs.
+// inventory returns the UUID of a GPU on the node, and the number of GPUs on the node.
 func (b *bench) inventory() (uuid string, gpus int64, err error) {
 	text, err := os.ReadFile(filepath.Join(b.state(), "inventory.json"))
 	if err != nil {

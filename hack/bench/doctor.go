@@ -28,7 +28,7 @@ func (b *bench) measureDoctor(ctx context.Context) ([]row, error) {
 	const peer = "a debug pod and ten execs"
 	rows := []row{compared("doctor on one node", "s", times["doctor"], peer, times["script"]).within(ratioOfDoctor)}
 
-	// The cost of an additional node: both also read the cluster, once.
+	// The cost of an additional node. In addition, both doctor and the script read the cluster once.
 	count := func(run func(kubeconfig string, nodes ...string) error) (one, each traffic, err error) {
 		one, err = b.traffic(ctx, func(kubeconfig string) error { return run(kubeconfig, b.node) })
 		if err != nil {
@@ -67,7 +67,7 @@ func (b *bench) doctor(ctx context.Context, kubeconfig string, nodes ...string) 
 	return err
 }
 
-// questions are the commands that the script runs on a node, each with an exec.
+// questions are the commands that the script runs on a node, each with its own exec request.
 var questions = []string{
 	"cat /host/var/lib/k8s-containerd/k8s-containerd/etc/containerd/config.toml",
 	"cat /host/etc/containerd/config.toml",
@@ -82,7 +82,7 @@ var questions = []string{
 }
 
 // lookAround does what people do with scripts: it reads nodes, pods and the operator's DaemonSets, starts a privileged
-// pod on each node, runs ten commands in it, and deletes it. It diagnoses nothing.
+// pod on each node, runs ten commands in each of these pods, and deletes the pods. It diagnoses nothing.
 func (b *bench) lookAround(ctx context.Context, kubeconfig string, round int, nodes ...string) error {
 	kubectl := func(args ...string) error {
 		_, err := b.theirs(ctx, kubeconfig, args...)

@@ -12,7 +12,7 @@ import (
 // benchLine matches a result of go test -bench: the name without the number of processors, and the nanoseconds.
 var benchLine = regexp.MustCompile(`(?m)^(Benchmark\w+?)(?:-\d+)?\s+\d+\s+([\d.]+) ns/op`)
 
-// measureReport compares an experiment report with 1,000 events as an HTML page with the same result as JSON.
+// measureReport compares the time to write an experiment report with 1,000 events as an HTML page and as JSON.
 func (b *bench) measureReport(ctx context.Context) ([]row, error) {
 	times, err := b.goBench(ctx, "./plugin/experiment", "^BenchmarkResult(HTML|JSON)$")
 	if err != nil {
@@ -24,7 +24,7 @@ func (b *bench) measureReport(ctx context.Context) ([]row, error) {
 	}, nil
 }
 
-// goBench runs Go benchmarks, and returns the seconds of each.
+// goBench runs Go benchmarks, and returns the times of each in seconds.
 func (b *bench) goBench(ctx context.Context, pkg, pattern string) (map[string]sample, error) {
 	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", pattern, "-benchtime", "50x",
 		fmt.Sprintf("-count=%d", b.rounds), pkg)

@@ -19,15 +19,16 @@ type row struct {
 	What        string `json:"what"`
 	// Unit is the unit of Median and Other: s, ms, ns, MiB, KiB, requests or failures.
 	Unit string `json:"unit"`
-	// Median is the best of the rounds in the measurements start and shim.
+	// Median is the median of the rounds, except in the start and shim measurements: there, it is the best of the
+	// rounds.
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`
 	Max    float64 `json:"max"`
-	// Against is the floor or the peer, and Other its median.
+	// Against is the floor or the peer, and Other is its median.
 	Against string  `json:"against"`
 	Other   float64 `json:"other"`
 	Ratio   float64 `json:"ratio"`
-	// Limit is the highest allowed Ratio, and More the highest allowed Median - Other; 0 means no limit.
+	// Limit is the highest allowed Ratio, and More is the highest allowed Median - Other; 0 means no limit.
 	Limit float64 `json:"limit,omitempty"`
 	More  float64 `json:"more,omitempty"`
 	// None is set if Median must be 0.
@@ -35,7 +36,7 @@ type row struct {
 	OK   bool `json:"ok"`
 }
 
-// judged returns the row with its ratio and whether it is within its limit.
+// judged returns the row with Ratio and OK set.
 func (r row) judged() row {
 	if r.Other != 0 {
 		r.Ratio = r.Median / r.Other
@@ -58,7 +59,7 @@ func (r row) limit() string {
 	return "-"
 }
 
-// report contains the measurements of one call of bench.
+// report contains the measurements of one run of bench.
 type report struct {
 	Time    string `json:"time"`
 	Machine string `json:"machine"`

@@ -23,7 +23,7 @@ type sample []float64
 
 func (s sample) median() float64 { return slices.Sorted(slices.Values(s))[len(s)/2] }
 
-// alternate runs the ways in turn, and returns the times of each by name.
+// alternate runs the ways in turn, and returns the times of each way by its name.
 func (b *bench) alternate(ctx context.Context, ways ...way) (map[string]sample, error) {
 	times := map[string]sample{}
 	for i := range b.rounds + 1 {
@@ -45,7 +45,7 @@ func (b *bench) alternate(ctx context.Context, ways ...way) (map[string]sample, 
 	return times, nil
 }
 
-// compared returns the row that compares two samples. Times of unit ms are converted.
+// compared returns the row that compares two samples. If the unit is ms, the samples are converted to milliseconds.
 func compared(what, unit string, ours sample, against string, other sample) row {
 	factor := 1.0
 	if unit == "ms" {
@@ -57,7 +57,7 @@ func compared(what, unit string, ours sample, against string, other sample) row 
 	}
 }
 
-// within returns the row with a limit for its ratio; 0 means none.
+// within returns the row with a limit for its ratio; 0 means no limit.
 func (r row) within(limit float64) row {
 	r.Limit = limit
 	return r.judged()
@@ -69,7 +69,7 @@ func (r row) atMost(more float64) row {
 	return r.judged()
 }
 
-// ours runs the program to measure on the cluster of a kubeconfig.
+// ours runs the program being measured against the cluster that a kubeconfig specifies.
 func (b *bench) ours(ctx context.Context, args ...string) (string, error) {
 	return output(ctx, b.plugin, append([]string{"--kubeconfig", b.kubeconfig}, args...)...)
 }

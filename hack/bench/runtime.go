@@ -29,15 +29,15 @@ func (b *bench) breakRuntime(ctx context.Context, _ int) error {
 	return err
 }
 
-// settle gives the kubelet time to recover from a restart of containerd, which the API does not show, so that the
-// recovery does not slow down the next measurement.
+// settle gives the kubelet time to recover from a restart of containerd, so that the recovery does not slow down the
+// next measurement. The API does not show when the kubelet has recovered.
 func (b *bench) settle(context.Context, int) error {
 	time.Sleep(3 * time.Second)
 	return nil
 }
 
-// restart does the minimum work for a break: it creates a privileged pod, restarts containerd from it, and queries
-// containerd through the pod to check that it responds.
+// restart does the minimum work that breaking the configuration requires: it creates a privileged pod, restarts
+// containerd from it, and queries containerd through the pod to check that it responds.
 func (b *bench) restart(ctx context.Context, round int) error {
 	kubectl := func(args ...string) (string, error) { return b.theirs(ctx, b.kubeconfig, args...) }
 	name := fmt.Sprintf("restart-%d", round)

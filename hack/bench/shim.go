@@ -10,12 +10,13 @@ import (
 	"strconv"
 )
 
-// shimLine matches a line of hack/bench-shim.sh: a label, then the nanoseconds for a call of cuMemAlloc and of
-// cuLaunchKernel.
+// shimLine matches a line of hack/bench-shim.sh: a label, then the nanoseconds for a call to cuMemAlloc and for a call
+// to cuLaunchKernel.
 var shimLine = regexp.MustCompile(`(?m)^(\S[^\d\n]*?) +(\d+\.\d+) +(\d+\.\d+)`)
 
-// measureShim compares a call of cuLaunchKernel through the shim with a direct call, and with an interposer that only
-// exports the driver's functions and reads a toggle file at each call. The figures are the best of the rounds.
+// measureShim compares a call to cuLaunchKernel through the shim with a direct call, and with a call through an
+// interposer that only exports the driver's functions and reads a toggle file at each call. The figures are the best of
+// the rounds.
 func (b *bench) measureShim(ctx context.Context) ([]row, error) {
 	cmd := exec.CommandContext(ctx, "hack/bench-shim.sh")
 	cmd.Env = append(os.Environ(), "CALLS=5000000", fmt.Sprintf("ROUNDS=%d", b.rounds))

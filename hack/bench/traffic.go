@@ -47,12 +47,12 @@ func (b *bench) traffic(ctx context.Context, run func(kubeconfig string) error) 
 	return traffic{requests: requests, bytes: bytes}, err
 }
 
-// minus returns the traffic of t in addition to other.
+// minus returns the traffic by which t exceeds other.
 func (t traffic) minus(other traffic) traffic {
 	return traffic{t.requests - other.requests, t.bytes - other.bytes}
 }
 
-// rows compares the traffic of the same work, done by a peer.
+// rows compares t with the traffic that a peer causes for the same work.
 func (t traffic) rows(what, against string, peer traffic) []row {
 	count := func(n int) sample { return sample{float64(n)} }
 	kib := func(n int64) sample { return sample{float64(n) / 1024} }
@@ -62,10 +62,12 @@ func (t traffic) rows(what, against string, peer traffic) []row {
 	}
 }
 
-// clients are prefixes of the user agents to count: the program's, kubectl's, and the one for exec requests of both.
+// clients are prefixes of the user agents to count: the program's, kubectl's, and the one that both use for exec
+// requests.
 var clients = []string{"kubectl", "Go-http-client"}
 
-// audited counts the requests of clients in the audit log from an offset. A watch has several lines with the same ID.
+// audited counts the requests of clients in the audit log, starting at an offset. A watch has several lines with the
+// same ID.
 func audited(path string, offset int64) (int, error) {
 	file, err := os.Open(path)
 	if err != nil {

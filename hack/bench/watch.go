@@ -83,8 +83,8 @@ type seen struct {
 	text string
 }
 
-// following waits until the command follows the node. It first prints past reactions, without marking their end: it is
-// ready when it shows a change.
+// following waits until the command follows the node. The command first prints past reactions without marking where
+// they end, so it counts as ready only when it shows a new change.
 func (b *bench) following(ctx context.Context, lines <-chan seen) error {
 	var err error
 	for range 10 {
@@ -126,7 +126,7 @@ func line(ctx context.Context, lines <-chan seen, word string, within time.Durat
 	}
 }
 
-// cordon cordons or uncordons the node, and returns when the watch command and the bare watch have seen it.
+// cordon cordons or uncordons the node, and returns when the watch command and the bare watch have reported the change.
 func (b *bench) cordon(
 	ctx context.Context, on bool, lines <-chan seen, events watch.Interface,
 ) (ours, bare time.Duration, err error) {

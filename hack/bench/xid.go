@@ -14,8 +14,9 @@ import (
 // ratioOfInject is the maximum time for injecting an XID, relative to the time of a bare pod and of kubectl debug.
 const ratioOfInject = 0.15
 
-// measureXID measures the time to write one verified XID line to a node's kernel log: the xid command, from start to
-// exit; by then, the line is verified and the pod's deletion accepted.
+// measureXID measures the time to write one verified XID line to a node's kernel log. This is the time of the xid
+// command from start to exit: when the command exits, the line is verified and the API server has accepted the deletion
+// of the pod.
 func (b *bench) measureXID(ctx context.Context) ([]row, error) {
 	ways := []way{
 		{name: "xid", do: func(ctx context.Context, _ int) error { return b.inject(ctx, b.plugin, b.kubeconfig) }},
@@ -80,7 +81,7 @@ func (b *bench) barePod(ctx context.Context, round int) error {
 	return pods.Delete(ctx, name, metav1.DeleteOptions{})
 }
 
-// podReady returns the time until the API server reports that a bare pod is running: an injection cannot be faster.
+// podReady returns the time until the API server reports that a bare pod is running. An injection cannot be faster.
 func (b *bench) podReady(ctx context.Context) (sample, error) {
 	name := func(i int) string { return fmt.Sprintf("running-%d", i) }
 	atOnce := metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
@@ -123,7 +124,7 @@ func (b *bench) podIn(ctx context.Context, name string, phase corev1.PodPhase, c
 	return fmt.Errorf("the watch of pod %s ended", name)
 }
 
-// debug does the same work by hand: write the line, check that it is in the log, and read the output.
+// debug does the same work by hand: it writes the line, checks that the line is in the log, and reads the output.
 func (b *bench) debug(ctx context.Context, kubeconfig string, round int) error {
 	kubectl := func(args ...string) (string, error) {
 		return b.theirs(ctx, kubeconfig, args...)
@@ -154,7 +155,7 @@ func (b *bench) debug(ctx context.Context, kubeconfig string, round int) error {
 	return err
 }
 
-// debugPod returns the name of the pod that kubectl debug created, because kubectl does not always print it.
+// debugPod finds the name of the pod that kubectl debug created, which kubectl does not always print.
 func debugPod(ctx context.Context, client kubernetes.Interface, said string) (string, error) {
 	for _, word := range strings.Fields(said) {
 		if strings.HasPrefix(word, "node-debugger-") {

@@ -11,7 +11,7 @@ import (
 )
 
 // commandPages returns a page for each top-level command, including its subcommands, and an index. (cobra's generator
-// writes a page for each subcommand and repeats the 25 flags of kubectl's connection on every page.)
+// writes a page for each subcommand and repeats kubectl's 25 connection flags on every page.)
 func commandPages(root *cobra.Command) map[string]string {
 	all := map[string]string{}
 	var index page

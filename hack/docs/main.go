@@ -20,7 +20,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin"
 )
 
-// commandsFolder is a directory in docs in which every page is generated.
+// commandsFolder is the directory in docs in which every page is generated.
 const commandsFolder = "commands"
 
 func main() {

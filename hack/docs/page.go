@@ -23,7 +23,7 @@ func (p *page) String() string { return strings.TrimRight(p.Builder.String(), "\
 
 func (p *page) end() { p.WriteString("\n") }
 
-// code writes a code block. kind is its language, or text if the block is not to be typed.
+// code writes a code block. kind is its language, or text if the block is not meant to be typed.
 func (p *page) code(kind, text string) {
 	p.WriteString("```" + kind + "\n" + strings.TrimRight(text, "\n") + "\n```\n\n")
 }
@@ -58,8 +58,8 @@ func unindent(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// meaning matches the characters with a special meaning in Markdown. It also matches text in backquotes and underscores
-// in words, which do not need escaping.
+// meaning matches the characters with a special meaning in Markdown. It also matches two things that do not need
+// escaping: text in backquotes, and underscores in words.
 var meaning = regexp.MustCompile("`[^`]*`|[[:alnum:]]_+[[:alnum:]]|[\\\\<>*_\\[\\]|]")
 
 // escape escapes text for Markdown, including table cells.

@@ -19,7 +19,7 @@ import (
 // the notice is kept.
 var allowed = []string{"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC"}
 
-// excused contains modules with other licenses, with the reason why they are allowed.
+// excused contains modules with other licenses, each with the reason why it is allowed.
 var excused = map[string]struct{ license, why string }{
 	"github.com/apparentlymart/go-textseg/v15": {
 		"Unicode-DFS-2016", "applies to the Unicode tables in the module; the notice must be kept, as for BSD",
@@ -33,8 +33,8 @@ var excused = map[string]struct{ license, why string }{
 	},
 }
 
-// enough is the minimum percentage of a license file that the text of a license must cover. The rest is names and
-// years.
+// enough is the minimum percentage of a license file that the text of a license must cover. The rest consists of names
+// and years.
 const enough = 75
 
 func main() {

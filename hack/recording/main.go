@@ -49,7 +49,7 @@ func run(files []string, slow float64, s screen) error {
 	return err
 }
 
-// moment is output that was printed at the same time.
+// moment is output that was printed at one point in time.
 type moment struct {
 	at   time.Duration
 	text string

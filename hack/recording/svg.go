@@ -88,7 +88,7 @@ g { animation: %.1[5]fs step-end infinite; }
 		width-1, height-1, titleBar+1, width-17, margin, titleBar+margin, width-2*margin, s.rows*lineHeight, b.String())
 }
 
-// layout breaks the output into rows like a terminal.
+// layout breaks the output into rows as a terminal does.
 func (s screen) layout(moments []moment) []row {
 	all := []row{{}}
 	for _, m := range moments {

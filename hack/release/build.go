@@ -58,8 +58,8 @@ func settings() []string {
 
 func (p platform) environment() []string { return append(settings(), "GOOS="+p.os, "GOARCH="+p.arch) }
 
-// align returns the linker flag for the alignment of functions, the same as in the Makefile. On amd64, 1 saves 82 KB
-// compared with 4; the instructions of arm64 require 4.
+// align returns the linker flag for the alignment of functions, which is the same as in the Makefile. On amd64, an
+// alignment of 1 saves 82 KB compared with 4; arm64 instructions require 4.
 func (p platform) align() string {
 	if p.arch == "amd64" {
 		return "-funcalign=1"

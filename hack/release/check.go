@@ -22,8 +22,8 @@ func isTrial(version string) bool {
 	return false
 }
 
-// checkVersion returns an error if krew does not accept the version, which must be a v and three numbers, or if the
-// version is not valid in a file name.
+// checkVersion returns an error if krew does not accept the version, which must consist of a v and three numbers, or if
+// the version is not valid in a file name.
 func checkVersion(version string) error {
 	const example = "specify a version such as v1.2.3, v1.2.3-rc.1 or v0.0.0-test: make release VERSION=v1.2.3"
 	switch {

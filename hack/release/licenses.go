@@ -17,8 +17,8 @@ import (
 )
 
 // texts returns the license files for the archive: the project's license, the license of the kernel module, whose
-// source is embedded in the program, and the licenses of all dependencies of the program and the node helper, which
-// require attribution.
+// source is embedded in the program, and, because they require attribution, the licenses of all dependencies of the
+// program and the node helper.
 func (r release) texts(ctx context.Context) ([]file, error) {
 	notices, err := thirdParty(ctx)
 	if err != nil {
@@ -120,7 +120,7 @@ func (n notices) add(owner, top, dir string) error {
 		"or licenses.go does not recognize the file name", owner)
 }
 
-// text returns the file with each license text once, below the names of its owners.
+// text returns the contents of the file, which has each license text once, below the names of its owners.
 func (n notices) text() ([]byte, error) {
 	type notice struct {
 		owners []string

@@ -1,5 +1,5 @@
-// Command release builds the files of a release: an archive with the program, all licenses and a software bill of
-// materials for each platform, and checksums, the krew manifest, and the release notes.
+// Command release builds the files of a release: for each platform, an archive with the program, all licenses and a
+// software bill of materials; in addition, the checksums, the krew manifest, and the release notes.
 //
 // The build is reproducible: the same commit and Go version produce the same bytes in every directory and on every
 // machine. The output does not contain data about the machine, the user, or the time. File times are the time of the

@@ -17,7 +17,7 @@ import (
 
 const module = "github.com/zricethezav/gitleaks/v8"
 
-// rule contains the fields that are used from a rule in gitleaks' default configuration.
+// rule is a rule in gitleaks' default configuration, with only the fields that this program uses.
 type rule struct {
 	ID, Regex   string
 	Entropy     float64

@@ -33,7 +33,7 @@ type client struct {
 	done     chan struct{}
 }
 
-// usage is the resource usage of a process at one time.
+// usage is the resource usage of a process at one point in time.
 type usage struct {
 	mib   float64
 	files int
@@ -65,7 +65,7 @@ func (c *client) setCurrent(pid int) {
 	c.current = pid
 }
 
-// watch opens a run on the node and watches it: the watcher sees everything that the other faults do to the node.
+// watch opens a run on the node and watches the run. The watcher sees everything that the other faults do to the node.
 func (s *soak) watch(ctx context.Context) (*client, error) {
 	if _, err := s.ours(ctx, "xid", "79", s.node, "--gpu", "0", "--ttl", "24h", "--yes"); err != nil {
 		return nil, err
@@ -94,8 +94,8 @@ func (s *soak) follow(ctx context.Context) (*client, error) {
 	return c, nil
 }
 
-// goroutines compares the goroutines of the old watcher with those of a new one, and terminates both: on SIGQUIT, a Go
-// program prints its goroutines.
+// goroutines compares the goroutines of the old watcher with those of a new one, and terminates both with SIGQUIT, on
+// which a Go program prints its goroutines.
 func (s *soak) goroutines(ctx context.Context, old *client) {
 	fresh, err := s.follow(ctx)
 	if err != nil {
@@ -150,11 +150,11 @@ func (s *soak) growth() {
 	}
 }
 
-// batch is the number of repeats in one process: node-problem-detector stops writing Events after 25, and is restarted
-// between processes.
+// batch is the number of repeats in one process: node-problem-detector stops writing Events after 25 of them, and is
+// therefore restarted between processes.
 const batch = 10
 
-// experiments repeats the experiment xid-detection on the other node, in the background.
+// experiments repeats the xid-detection experiment on the other node, in the background.
 func (s *soak) experiments(ctx context.Context) *client {
 	c := &client{done: make(chan struct{})}
 	go func() {

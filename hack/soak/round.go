@@ -18,7 +18,7 @@ import (
 
 const trainer = "trainer"
 
-// kinds contains the command lines of the faults; NODE is the node.
+// kinds contains the command lines of the faults; NODE stands for the name of the node.
 var kinds = [][]string{
 	{"xid", "79", "NODE", "--gpu", "0", "--yes"},
 	{"xid", "48,63", "NODE", "--gpu", "1", "--count", "20", "--yes"},
@@ -141,7 +141,7 @@ func (s *soak) restart(ctx context.Context, unit string) {
 	}
 }
 
-// revert reverts runs, like a user who finds them.
+// revert reverts runs, as a user who finds them would.
 func (s *soak) revert(ctx context.Context, runs ...string) error {
 	_, err := s.ours(ctx, append([]string{"revert", "--yes"}, runs...)...)
 	return err

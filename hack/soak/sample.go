@@ -23,7 +23,7 @@ const (
 	experimentsNamespace = "gpu-fault-experiments"
 )
 
-// sample contains the resources that existed at one time.
+// sample contains the resources that existed at one point in time.
 type sample struct {
 	after  time.Duration
 	faults int

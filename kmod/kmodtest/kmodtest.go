@@ -1,4 +1,4 @@
-// Package kmodtest makes files for tests that say of themselves that they are kernel modules. No kernel would take one.
+// Package kmodtest creates test files that claim to be kernel modules. No kernel would load them.
 package kmodtest
 
 import (
@@ -7,13 +7,13 @@ import (
 	"encoding/binary"
 )
 
-// File is gpu_fault_xid.ko for a kernel, as far as anybody but that kernel looks at it.
+// File returns a fake gpu_fault_xid.ko for a kernel. Only that kernel itself would detect that the file is fake.
 func File(machine elf.Machine, release string) []byte {
 	return Object(machine,
 		"license=GPL\x00name=gpu_fault_xid\x00vermagic="+release+" SMP preempt mod_unload modversions \x00")
 }
 
-// Object returns a relocatable file with a section .modinfo.
+// Object returns a relocatable file with a .modinfo section.
 func Object(machine elf.Machine, modinfo string) []byte {
 	const names = "\x00.modinfo\x00.shstrtab\x00"
 	var b bytes.Buffer

@@ -22,7 +22,7 @@ import (
 
 var gvr = schema.GroupVersionResource{Group: "chaos-mesh.org", Version: "v1alpha1", Resource: "networkchaos"}
 
-// Peers are the other ends of a direction. Without pods and networks, they are all addresses.
+// Peers are the other ends of a direction. If neither pods nor networks are set, the peers are all addresses.
 type Peers struct {
 	Pods     []string // NAMESPACE/NAME
 	Networks []string // IPv4 addresses and CIDRs
@@ -32,15 +32,15 @@ type Peers struct {
 type Fault struct {
 	Namespace string   // namespace of the pods and the objects
 	Pods      []string // NAMESPACE/NAME, all in Namespace
-	// To and From are the peers to which the pods send packets, and from which they receive packets; nil if the
-	// direction is not affected.
+	// To contains the peers to which the pods send packets, and From the peers from which they receive packets; nil if
+	// the direction is not affected.
 	To, From *Peers
 	Loss     int       // percentage of dropped packets; 0 means all packets
 	Slow     *api.Slow // instead of dropping packets
 	TTL      time.Duration
 }
 
-// Manifests returns the objects, one for each kind of peers. Their names begin with the prefix.
+// Manifests returns the objects, one for each kind of peer. Their names begin with the prefix.
 func (f Fault) Manifests(prefix string) (all []*unstructured.Unstructured, err error) {
 	for _, peers := range f.peers() {
 		o := &unstructured.Unstructured{}
@@ -89,7 +89,7 @@ func duration(d time.Duration) string {
 }
 
 // peers returns each direction with its peers as JSON. Pods and networks are in different objects, because Chaos Mesh
-// would also cut the peers off from the networks.
+// would otherwise also cut the peers off from the networks.
 func (f Fault) peers() (all []string) {
 	add := func(direction string, p *Peers) {
 		direction = fmt.Sprintf(`"direction": %q`, direction)

@@ -36,7 +36,7 @@ func Installed(client kubernetes.Interface) error {
 }
 
 // CheckNamespaces returns an error if Chaos Mesh's settings exclude one of the namespaces. Settings and namespaces that
-// the user may not read are not checked: Chaos Mesh then selects no pods, and the fault fails.
+// the user may not read are not checked. If they exclude a namespace, Chaos Mesh selects no pods, and the fault fails.
 func CheckNamespaces(ctx context.Context, client kubernetes.Interface, namespaces []string) error {
 	managers, err := client.AppsV1().Deployments("").List(ctx,
 		metav1.ListOptions{FieldSelector: "metadata.name=chaos-controller-manager"})
@@ -86,7 +86,7 @@ func Verified(
 	return creation
 }
 
-// injected waits until Chaos Mesh has injected all pods of an object.
+// injected waits until Chaos Mesh has injected the fault into all pods of an object.
 func injected(
 	ctx context.Context, client dynamic.Interface, o *unstructured.Unstructured, timeout time.Duration,
 ) (ledger.Evidence, error) {
@@ -132,7 +132,7 @@ type selection struct {
 	Selector struct{ Pods map[string][]string }
 }
 
-// read parses an object; fields that cannot be parsed stay empty, and are not verified.
+// read parses an object. Fields that cannot be parsed stay empty, and are not verified.
 func read(from *unstructured.Unstructured) (o object) {
 	text, _ := from.MarshalJSON()
 	_ = json.Unmarshal(text, &o)
@@ -187,7 +187,7 @@ func judge(live, wanted *unstructured.Unstructured) (proof, missing string) {
 	return "AllInjected=True; Injected: " + strings.Join(all, ", "), ""
 }
 
-// Permissions returns the permissions for the objects, in addition to those of every fault.
+// Permissions returns the permissions for the objects, in addition to the permissions that every fault requires.
 func Permissions() []fault.Permission {
 	all := []fault.Permission{
 		{Verb: "list", Group: "apps", Resource: "deployments", Optional: true},

@@ -91,8 +91,8 @@ type collector struct {
 	s        *snapshot.Snapshot
 	keeper   *keeper
 	served   served
-	// ofFailing reports whether a log was read because its pod is failing, or because it may explain why other pods are
-	// failing.
+	// ofFailing is true if a log was read because its pod is failing, and false if it was read because it may explain
+	// why other pods are failing.
 	ofFailing bool
 
 	mu sync.Mutex // protects the following fields, and s.Missing
@@ -255,7 +255,7 @@ func (c *collector) missing(what, why string) {
 	c.s.Missing = append(c.s.Missing, snapshot.Missing{What: what, Why: why})
 }
 
-// trim keeps an object, without fields that only the API server needs.
+// trim removes the fields that only the API server needs from an object, and keeps the object.
 func trim[T any, P interface {
 	*T
 	metav1.Object

@@ -187,7 +187,7 @@ func keepCustom(object *unstructured.Unstructured) bool {
 // draGroup is the API group of dynamic resource allocation.
 const draGroup = "resource.k8s.io"
 
-// dra lists the resources published by NVIDIA's DRA drivers, and their claims.
+// dra lists the resources published by NVIDIA's DRA drivers, and the claims for these resources.
 func (c *collector) dra(ctx context.Context) {
 	if c.served.groups != nil {
 		versions := c.served.groups[draGroup]

@@ -69,7 +69,7 @@ func (c *collector) images(ctx context.Context) {
 	c.s.Images = Images(ctx, refs, keys, c.options.Registries)
 }
 
-// started reports whether every container has been running. Their images are then available, and for the right
+// started reports whether every container has run before. The containers' images are then available, and for the right
 // platform.
 func started(pod *corev1.Pod) bool {
 	return !slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {

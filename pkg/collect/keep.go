@@ -128,7 +128,7 @@ func (k *keeper) matters(pod *corev1.Pod, well bool) bool {
 	return k.gpuNodes[pod.Spec.NodeName] || isSystem(pod.Namespace)
 }
 
-// wantsSome reports whether a pod requests GPUs, including by a wrong name, or from other vendors.
+// wantsSome reports whether a pod requests GPUs, even under a wrong name or from another vendor.
 func wantsSome(pod *corev1.Pod) bool {
 	if facts.WantsGPU(pod) {
 		return true
@@ -266,8 +266,8 @@ func (k *keeper) slim(pod *corev1.Pod, well bool) {
 // serviceURL matches the address of a Service in the cluster, without credentials or a path.
 var serviceURL = regexp.MustCompile(`^(?:[a-z]+://)?[a-z0-9-]+\.[a-z0-9-]+\.svc(?:\.cluster\.local)?(?::\d+)?/?$`)
 
-// hideEnv removes the values of a workload's environment variables, which may be secret, except variables related to
-// GPUs and addresses of Services.
+// hideEnv removes the values of a workload's environment variables, because they may be secret. It keeps variables that
+// are related to GPUs, and addresses of Services.
 func hideEnv(spec *corev1.PodSpec) {
 	for _, all := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
 		for i := range all {
@@ -301,8 +301,8 @@ func hiddenVariables(pods []corev1.Pod) int {
 	return n
 }
 
-// readVariables returns the prefixes of the environment variables that checks read, with which programs find GPUs and
-// their peers.
+// readVariables returns the prefixes of the environment variables that checks read. Programs use these variables to
+// find GPUs and their peers.
 func readVariables() []string {
 	return []string{
 		"NVIDIA_", "CUDA_", "LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "NCCL_", "GPUFAULT_", "PYTORCH_", "TORCH_",
@@ -445,8 +445,8 @@ func (k *keeper) pods(all []corev1.Pod) {
 // longestMessage is the maximum length of an event's message, in bytes.
 const longestMessage = 4 << 10
 
-// event reports whether to keep an event: a warning, unless it is about an irrelevant pod, or any event about a kept
-// object that is unhealthy.
+// event reports whether to keep an event. It keeps warnings, except those about irrelevant pods, and all events about
+// kept objects that are unhealthy.
 func (k *keeper) event(e *corev1.Event) bool {
 	about := e.InvolvedObject
 	name := types.NamespacedName{Namespace: about.Namespace, Name: about.Name}

@@ -45,9 +45,9 @@ type request struct {
 	well bool
 }
 
-// logs reads the ends of logs that may explain a problem: logs of failing components and GPU pods, and logs of
-// components on suspicious nodes that report the GPUs that they detect. It also reads the beginnings and the last lines
-// of the logs of some running GPU pods, within the limits.
+// logs reads the ends of logs that may explain a problem: logs of failing components and GPU pods, and, on suspicious
+// nodes, logs of components that report the GPUs that they detect. It also reads the beginnings and the last lines of
+// the logs of some running GPU pods, within the limits.
 func (c *collector) logs(ctx context.Context) {
 	wanted, left := logCandidates(c.s)
 	if c.options.NoLogs {

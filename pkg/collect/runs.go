@@ -10,10 +10,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
-// fixes is the kind of runs for doctor's fixes, which are not faults.
+// fixes is the kind of run that doctor's fixes create. Such runs are not faults.
 const fixes = "fix"
 
-// remembered is the time for which log lines are attributed to closed runs: kernel logs rarely contain older lines.
+// remembered is the time for which a closed run may explain log lines: kernel logs rarely contain older lines.
 const remembered = 7 * 24 * time.Hour
 
 // runs reads this tool's own faults from the ledger: open runs, and closed runs whose lines may still be in
@@ -50,7 +50,7 @@ func leavesLines(run ledger.Run) bool {
 }
 
 // converted returns the run in the format of snapshots. It also reports whether any of the run's changes may still be
-// in place. Lines in a kernel log are always in place.
+// in place. Lines in a kernel log always count as in place.
 func converted(run ledger.Run, command func(...string) string) (snapshot.Run, bool) {
 	found := snapshot.Run{
 		ID: run.ID, Fault: run.Fault, Summary: run.Summary, By: run.By, Phase: string(run.Phase), Created: run.Created,

@@ -44,7 +44,7 @@ func (c *collector) volumes(ctx context.Context) error {
 	return nil
 }
 
-// refusedFor reports whether the scheduler's message about a pod satisfies kind.
+// refusedFor reports whether kind returns true for the scheduler's message about a pod.
 func refusedFor(pod *corev1.Pod, kind func(message string) bool) bool {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodScheduled && kind(condition.Message) {

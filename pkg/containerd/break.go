@@ -29,7 +29,7 @@ type Broken struct {
 	landed func(*Merged) error
 }
 
-// Edited is one edited file of a fault.
+// Edited is one file that a fault edits.
 type Edited struct {
 	Path   string
 	Before []byte // nil if the file does not exist

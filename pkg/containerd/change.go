@@ -90,8 +90,8 @@ func removeMembers(all, gone []*expr) []change {
 }
 
 // put sets the key at path to value, which is TOML. It replaces an existing value. Otherwise, it adds the key to its
-// table, or to the nearest defined ancestor of the table with at least depth parts. It returns nil if no such table
-// exists.
+// table, or to the table's nearest defined ancestor whose path has at least depth parts. It returns nil if no such
+// table exists.
 func (d *document) put(path []string, value string, depth int) []change {
 	if e := d.exactly(path); e != nil && !e.header {
 		return []change{{e.value, value}}
@@ -108,7 +108,7 @@ func (d *document) put(path []string, value string, depth int) []change {
 func (d *document) insert(path []string, line string) []change {
 	found := d.at(path)
 	if len(found) == 0 {
-		// In nested inline tables, at() has already searched for the table. It is not defined.
+		// The table is not defined: at() has already searched nested inline tables for it.
 		return nil
 	}
 	if e := d.exactly(path); e != nil {
@@ -128,7 +128,7 @@ func (d *document) insert(path []string, line string) []change {
 		if e.header || above >= len(path) {
 			continue
 		}
-		// For a dotted key, write another one next to it with the same prefix.
+		// If e is a dotted key, write another one with the same prefix next to it.
 		line = d.text(span{e.keys[0].from, e.keys[len(path)-above-1].to}) + "." + line
 		if e.of != nil {
 			return []change{{span{e.all.to, e.all.to}, ", " + line}}

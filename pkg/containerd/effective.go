@@ -188,7 +188,7 @@ func fileVersion(tree map[string]any) int {
 	return 1
 }
 
-// lengthenIDs renames the relevant plugin of version 1 to its version 2 ID.
+// lengthenIDs replaces the version 1 ID of the relevant plugin with its version 2 ID.
 func lengthenIDs(tree map[string]any) {
 	table := digTable(tree, "plugins")
 	if short, ok := table[pluginShort]; ok {

@@ -137,8 +137,8 @@ func (p *plan) places() []place {
 }
 
 // stanza returns the text of the handler's effective definition, which is in the last file, under the plugin ID that is
-// read. If the definition does not consist of entire tables, it encodes the handler again. It also returns the plugin
-// ID and the version line of the file.
+// read. If the definition does not consist of entire tables, stanza encodes the handler again. stanza also returns the
+// plugin ID, and the version line of the file.
 func (p *plan) stanza() (text, plugin, version string) {
 	from := p.last()
 	doc := p.docs[from.file]
@@ -167,8 +167,8 @@ func (p *plan) stanza() (text, plugin, version string) {
 	return written(path, table, doc.newline()), from.plugin, version
 }
 
-// last returns the place of the handler's effective definition: in the last file, under the plugin ID that is read if
-// that ID contains the handler.
+// last returns the place of the handler's effective definition. It is in the last file that defines the handler, under
+// the plugin ID that is read, or under the other ID if only that one contains the handler.
 func (p *plan) last() place {
 	all := p.places()
 	sorting.StableFunc(all, func(a, b place) int {

@@ -26,8 +26,8 @@ type Place struct {
 type Merged struct {
 	// Version is the version of the root file, or 1 if it has none. It is 0 if there are no files or the source is CRI.
 	Version int
-	// DefaultRuntime is the configured default handler. If the source is files and they do not set it, it is empty,
-	// which means runc.
+	// DefaultRuntime is the configured default handler. It is empty if the source is files and they do not set a
+	// default handler; the default is then runc.
 	DefaultRuntime string
 	// Handlers are the handlers that the files declare. Since 2.0, and before 2.0 if no handler is declared, containerd
 	// also has a built-in runc.
@@ -43,7 +43,7 @@ type ProblemKind string
 
 // Kinds of problems.
 const (
-	// handlers under a plugin ID that this release ignores in a configuration file of this version
+	// handlers under a plugin ID that this release ignores in configuration files with this version number
 	ProblemUnread     ProblemKind = "unread"
 	ProblemReplaces   ProblemKind = "replaces"    // a file replaces the entire CRI table, as in releases before 2.0
 	ProblemUnknownKey ProblemKind = "unknown-key" // an unknown setting of a handler
@@ -62,7 +62,7 @@ type Problem struct {
 	Handlers []string
 	// Key and Value are the unknown setting.
 	Key, Value string
-	// Default is the default handler that does not exist.
+	// Default is the name of the default handler, for which no definition exists.
 	Default string
 }
 
@@ -195,7 +195,7 @@ func newHandler(name string, v any) Handler {
 	table, _ := v.(map[string]any)
 	h := Handler{Name: name, Type: digText(table, "runtime_type"), BinaryName: digText(table, "options", "BinaryName")}
 	for key, value := range digTable(table, "options") {
-		// containerd also accepts systemdCgroup, which people write.
+		// containerd also accepts the spelling systemdCgroup, which is common.
 		if on, ok := value.(bool); ok && strings.EqualFold(key, "SystemdCgroup") {
 			h.SystemdCgroup = &on
 		}

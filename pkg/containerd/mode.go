@@ -27,8 +27,8 @@ type ModeInfo struct {
 	Summary string // description of what the mode does
 	Symptom string // end of the error message that users see, which is the same in all releases
 	Root    string // ID of the root cause that a diagnosis should find
-	// NodeLoss means that CRI or the daemon does not restart, and the node is NotReady until the configuration is
-	// restored. Individual faults of other modes can have the same effect; see Broken.
+	// NodeLoss means that CRI or the daemon does not restart, and that the node is NotReady until the configuration is
+	// restored. Individual faults in other modes can have the same effect; see Broken.
 	NodeLoss bool
 }
 

@@ -37,8 +37,8 @@ func (p *plan) defaultMissing() error {
 	return nil
 }
 
-// addDefault adds default_runtime_name if no file contains it: to the last file with CRI settings or, if there is none,
-// at the end of the root file.
+// addDefault adds default_runtime_name if no file contains it. It adds the setting to the last file with CRI settings
+// or, if there is none, at the end of the root file.
 func (p *plan) addDefault(value string) error {
 	for i := len(p.docs) - 1; i >= 0; i-- {
 		for _, plugin := range []string{pluginRuntime, pluginGRPC, pluginShort} {

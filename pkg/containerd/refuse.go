@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// RefusedError is the reason why a file is not edited, with an alternative.
+// RefusedError is the reason why a file is not edited, and suggests an alternative.
 type RefusedError struct{ Path, Reason, Way string }
 
 func (e *RefusedError) Error() string {
@@ -86,7 +86,7 @@ func isTemplate(f File) bool {
 		bytes.Contains(f.Data, []byte("{{")) || placeholder.Match(f.Data)
 }
 
-// header returns the comments before the first other line, in lower case.
+// header returns the comments before the first line that is not a comment, in lower case.
 func header(data []byte) string {
 	var all strings.Builder
 	lines := bufio.NewScanner(bytes.NewReader(bytes.TrimPrefix(data, byteOrderMark)))

@@ -54,7 +54,7 @@ func cut(tree map[string]any, path []string) {
 	}
 }
 
-// clone copies the tables, so that one tree can be changed and the other kept.
+// clone copies the tables, so that one tree can be changed while the other stays the same.
 func clone(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -80,7 +80,8 @@ func cloneTable(tree map[string]any) map[string]any {
 	return all
 }
 
-// overlay merges from into to in the same way as containerd 2: it merges tables key by key and replaces other values.
+// overlay merges the tree from into the tree to, in the same way as containerd 2: it merges tables key by key and
+// replaces other values.
 func overlay(to, from map[string]any) {
 	for k, v := range from {
 		if below, ok := v.(map[string]any); ok {

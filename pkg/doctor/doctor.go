@@ -84,7 +84,7 @@ type Summary struct {
 }
 
 // LayerResult is the result for one layer: the number of checks with each outcome. The outcomes add up to Checks. A
-// check with several findings counts under its worst finding.
+// check with several findings has the outcome of its worst finding.
 type LayerResult struct {
 	Layer    finding.Layer `json:"layer"`
 	Checks   int           `json:"checks"`

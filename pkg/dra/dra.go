@@ -1,5 +1,5 @@
-// Package dra reads the devices of dynamic resource allocation (DRA): those that ResourceSlices publish for a node, and
-// the pods that hold them.
+// Package dra reads the devices that ResourceSlices publish for a node with dynamic resource allocation (DRA), and
+// finds the pods that hold these devices.
 package dra
 
 import (
@@ -25,7 +25,7 @@ type Device struct {
 	Pool   string // usually the name of the node
 	Name   string // unique in the pool, such as gpu-0
 	UUID   string // from the attribute uuid; empty if the driver does not publish it
-	// Taints are those in the ResourceSlice. They do not include taints from DeviceTaintRules.
+	// Taints are the device's taints in the ResourceSlice. They do not include taints from DeviceTaintRules.
 	Taints []resourcev1.DeviceTaint
 	// Pods are the pods for which a ResourceClaim reserves the device.
 	Pods []Pod
@@ -38,7 +38,7 @@ type Pod struct {
 	// Extended reports whether the pod requests the device as an extended resource, such as nvidia.com/gpu. Kubernetes
 	// does not evict such a pod because of a taint (kubernetes/kubernetes#141290).
 	Extended bool
-	// Tolerations are those in the request for the device.
+	// Tolerations are the tolerations in the pod's request for the device.
 	Tolerations []resourcev1.DeviceToleration
 }
 

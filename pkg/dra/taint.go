@@ -59,7 +59,8 @@ func (r Rules) Manifests(node string) []*unstructured.Unstructured {
 	return all
 }
 
-// ruleName returns a unique name for a device, because pools may contain devices with the same names.
+// ruleName returns the name of the rule for a device. The name is unique, although pools may contain devices with the
+// same names.
 func ruleName(node string, d Device) string {
 	sum := sha256.Sum256([]byte(d.Driver + " " + d.Pool + " " + d.Name))
 	return fmt.Sprintf("%.100s-%s-%s", node, d.Name, hex.EncodeToString(sum[:4]))

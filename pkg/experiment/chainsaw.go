@@ -76,8 +76,8 @@ type chainsaw struct {
 const useRun = "remove it, or use `kubectl gpu-fault run`"
 
 // Chainsaw returns the experiment as a Kyverno Chainsaw test that runs this tool. more returns additional flags for a
-// command line. Chainsaw returns an error for anything that cannot be expressed such that the test passes and fails
-// like the experiment.
+// command line. Chainsaw returns an error for any part of the experiment that cannot be expressed so that the test
+// passes and fails whenever the experiment does.
 func (e *Experiment) Chainsaw(ctx context.Context, more func(line []string) []string) ([]byte, error) {
 	switch {
 	case e.Repeat > 1:
@@ -185,7 +185,7 @@ func (x *expectedOf) any() bool { return x.node != nil || x.reactions() }
 
 func (x *expectedOf) reactions() bool { return len(x.expect)+len(x.not) > 0 }
 
-// add adds the expectations of a step. later is set if other steps are between it and the fault.
+// add adds the expectations of a step. later is set if there are other steps between the fault and this step.
 func (x *expectedOf) add(s Step, later bool) error {
 	if len(s.Parallel) > 0 {
 		return errors.New("parallel cannot be expressed in Chainsaw, which runs operations one after another")
@@ -266,7 +266,7 @@ func (x *expectedOf) reaction(p *pending, not bool) error {
 	return nil
 }
 
-// flags returns the flags that wait for the reactions.
+// flags returns the flags that make a command wait for the reactions.
 func (x *expectedOf) flags() []string {
 	var flags []string
 	for _, f := range []struct {
@@ -339,7 +339,7 @@ func (c *chainsaw) revert() {
 	c.open = nil
 }
 
-// revertOperation returns an operation that reverts a run, unless it was not opened, or has already been reverted.
+// revertOperation returns an operation that reverts a run, unless the run was not opened or has already been reverted.
 func (c *chainsaw) revertOperation(n int, forget bool) chainsawOperation {
 	run := fmt.Sprintf("run%d", n)
 	s := &chainsawScript{

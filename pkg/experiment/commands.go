@@ -92,13 +92,14 @@ func (i Inject) commands(ctx context.Context, t Target, targets []string, run st
 			all = append(all, append(slices.Clone(cuda), "--xid", fmt.Sprint(i.XID)))
 		}
 	}
-	// Additional flags apply to the first command: the others only get the flags that the layers share.
+	// Additional flags apply only to the first command. The other commands get only the flags that the layers share.
 	all[0] = append(all[0], flags(i.Flags)...)
 	return all, nil
 }
 
-// withKernel returns the flag with the layers that the kernel log command injects: nvml and dcgm, which have no command
-// of their own, and then also the device layer, because the node is locked. Without these layers, it is empty.
+// withKernel returns the --layers flag of the kernel log command if this command also injects the layers nvml and dcgm,
+// which have no command of their own. It then also injects the device layer, if the fault includes this layer, because
+// the node is locked. Otherwise, withKernel returns nil.
 func (i *Inject) withKernel() []string {
 	layers := LayerKernel
 	for _, layer := range i.Layers {

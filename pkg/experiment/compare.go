@@ -36,7 +36,7 @@ type Compared struct {
 	Error   string    `json:"error,omitempty"`
 }
 
-// Change is the difference for an expectation.
+// Change is the difference between the two results for an expectation.
 type Change struct {
 	// Name is the name of the expectation, without the round. It begins with "not " for a reaction that must not
 	// happen.
@@ -47,8 +47,8 @@ type Change struct {
 	// Seconds is the additional time, and Factor the ratio of the times. Both are nil if unknown.
 	Seconds *float64 `json:"seconds,omitempty"`
 	Factor  *float64 `json:"factor,omitempty"`
-	// Worse means that the expectation was met more often before. Slower means that the reaction takes longer than
-	// Slower allows.
+	// Worse means that the expectation was met more often in Before than in After. Slower means that the reaction takes
+	// longer than the given Slower value allows.
 	Worse  bool `json:"worse,omitempty"`
 	Slower bool `json:"slower,omitempty"`
 }
@@ -59,8 +59,8 @@ type Outcome struct {
 	State  State `json:"state"`
 	Met    int   `json:"met"`
 	Rounds int   `json:"rounds"`
-	// Median, Min and Max are the seconds from the verification to the reaction, over the rounds in which it happened.
-	// They are nil if it never happened, and for a reaction that must not happen.
+	// Median, Min and Max are the seconds from the verification to the reaction, over the rounds in which the reaction
+	// happened. They are nil if it never happened, and for a reaction that must not happen.
 	Median *float64 `json:"median,omitempty"`
 	Min    *float64 `json:"min,omitempty"`
 	Max    *float64 `json:"max,omitempty"`

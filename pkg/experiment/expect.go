@@ -21,8 +21,8 @@ import (
 // Check, Steady and Load is set. If none is set, Name is the name of a reaction.
 type Expectation struct {
 	Name string `json:"name"`
-	// Within is the deadline for what is expected, and For the time in which the reaction or state is not allowed. Both
-	// start at the verification of the fault.
+	// Within is the deadline for what is expected, and For is the time during which the reaction or state is not
+	// allowed. Both start at the verification of the fault.
 	Within scenario.Duration `json:"within,omitempty"`
 	For    scenario.Duration `json:"for,omitempty"`
 
@@ -31,16 +31,17 @@ type Expectation struct {
 	// By is the required actor: a system such as NVSentinel, a field manager (the name may end with *), or any. By
 	// default, actions of a person or of this tool are not reactions.
 	By string `json:"by,omitempty"`
-	// Pod limits a reaction to pods: NAMESPACE/NAME. NAME may end with *.
+	// Pod limits a reaction to pods with this name, in the form NAMESPACE/NAME. NAME may end with *.
 	Pod string `json:"pod,omitempty"`
-	// Node is a part of a node that each target must contain. Its only key may also be cel: an expression over each
-	// node in the cluster (node) and the first target (target.node), which must be true for one of the nodes.
+	// Node is a part of a node that each target must contain. Instead, its only key may be cel. The value of cel is an
+	// expression over a node in the cluster (node) and the first target (target.node), and must be true for at least
+	// one node in the cluster.
 	Node map[string]any `json:"node,omitempty"`
 	// Check is a check as in scenarios. Steady is the name of a check in the steady state.
 	Check  *scenario.Check `json:"check,omitempty"`
 	Steady string          `json:"steady,omitempty"`
-	// Load is the name of a load, and Expect an expression over its requests in the last Window: requests, ok (the
-	// share of successful requests), p50, p95 and p99 (in seconds).
+	// Load is the name of a load. Expect is an expression over the load's requests in the last Window, with the
+	// variables requests, ok (the share of successful requests), p50, p95 and p99 (in seconds).
 	Load   string            `json:"load,omitempty"`
 	Expect string            `json:"expect,omitempty"`
 	Window scenario.Duration `json:"window,omitempty"`
@@ -60,13 +61,13 @@ type Verdict struct {
 	// observed. Both are in seconds.
 	Limit float64 `json:"limit"`
 	After float64 `json:"after,omitempty"`
-	// Proof is the time of the verification, at which Limit and After start.
+	// Proof is the time of the verification. Limit and After count from this time.
 	Proof time.Time `json:"proof,omitzero"`
 	// By is the actor. Text is the observation that met the expectation, or the observation made instead.
 	By   string `json:"by,omitempty"`
 	Text string `json:"text,omitempty"`
-	// Round is the round of a repeated experiment, from 1; 0 if it is not repeated. From the second round on, names end
-	// with the round.
+	// Round is the round of a repeated experiment, counted from 1, or 0 if the experiment is not repeated. From the
+	// second round on, names end with the round.
 	Round int `json:"round,omitempty"`
 }
 
@@ -164,7 +165,7 @@ func (p *pending) limit() time.Duration { return max(p.Within, p.For).Std() }
 
 func (p *pending) deadline() time.Time { return p.proof.Add(p.limit()) }
 
-// react processes a reaction. It counts if it happened to a target.
+// react processes a reaction. The reaction counts if it happened to a target.
 func (p *pending) react(r reaction.Reaction, targets []string) {
 	elsewhere := r.Node != "" && !slices.Contains(targets, r.Node)
 	if p.closed || p.name == "" || r.Name != p.name || !p.met.IsZero() || elsewhere {
@@ -256,7 +257,8 @@ func first(targets []string) string {
 	return targets[0]
 }
 
-// contains reports whether a value contains a part. Each item of a list must be in the value's list.
+// contains reports whether a value contains a part. If the part is a list, the value must also be a list, and must
+// contain each item of the part.
 func contains(value, part any) bool {
 	switch part := part.(type) {
 	case map[string]any:

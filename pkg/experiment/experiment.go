@@ -61,7 +61,8 @@ type Target struct {
 	Namespace string `json:"namespace,omitempty"`
 	// Pick is the number of nodes to select: a number, a percentage such as 10%, or all. The default is 1.
 	Pick any `json:"pick,omitempty"`
-	// Seed selects the same nodes each time; 0 selects the first nodes by name.
+	// Seed makes the selection repeatable: the same Seed selects the same nodes each time. If it is 0, the first nodes
+	// by name are selected.
 	Seed int64 `json:"seed,omitempty"`
 
 	// Pods is the selector for the pods of PodsOf. The method Nodes sets it.
@@ -92,13 +93,14 @@ type Revert struct{}
 
 // Inject is a fault: a command of this tool, or one of its short forms.
 type Inject struct {
-	// XID is one or several codes: 79 or 48,63. Layers are the layers in which the fault is visible: kernel (default),
-	// device, nvml, dcgm and cuda.
+	// XID is one code or several, such as 79 or 48,63. Layers are the layers in which the fault is visible: kernel
+	// (default), device, nvml, dcgm and cuda.
 	XID    any      `json:"xid,omitempty"`
 	GPU    any      `json:"gpu,omitempty"`
 	Layers []string `json:"layers,omitempty"`
-	// Device must be unhealthy. Runtime is a mode of `runtime break`. Network is partition or loss, for the pods of the
-	// target's workload on the nodes if there is one, and otherwise for all pods on the nodes.
+	// The only value of Device is unhealthy. Runtime is a mode of `runtime break`. Network is partition or loss. It
+	// applies to the pods of the target's workload on the nodes if the target has a workload, and otherwise to all pods
+	// on the nodes.
 	Device  string `json:"device,omitempty"`
 	Runtime string `json:"runtime,omitempty"`
 	Network string `json:"network,omitempty"`

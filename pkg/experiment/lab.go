@@ -25,7 +25,7 @@ const revertTimeout = 10 * time.Minute
 type Lab struct {
 	Client kubernetes.Interface
 	// Command runs a command line of this tool that injects a fault, without asking for confirmation, and returns the
-	// ID of the run; "" if there is none. On failure, the ID is that of a run that may have left changes in place.
+	// ID of the run, or "" if there is none. On failure, the ID is that of a run that may have left changes in place.
 	Command func(ctx context.Context, line []string) (run string, err error)
 	// Targets, if set, returns the current nodes of the target, after its pods were replaced.
 	Targets func(ctx context.Context) ([]string, error)
@@ -58,7 +58,8 @@ type play struct {
 	unobserve func()
 	// stopLoads waits until the pods of the loads are deleted.
 	stopLoads func()
-	// simulators are the simulators that have acted so far, and cordons their runs.
+	// simulators are the simulators that have acted so far, and cordons contains the IDs of the runs with which they
+	// cordoned nodes.
 	simulators []*simulator
 	cordons    []string
 
@@ -110,7 +111,7 @@ func (l *Lab) Play(ctx context.Context, e *Experiment, targets []string) (Result
 	return all, nil
 }
 
-// number adds the round to verdicts, and from the second round on to their names.
+// number adds the round to verdicts and, from the second round on, also to their names.
 func number(all []Verdict, round int) {
 	for i := range all {
 		if all[i].Round = round; round > 1 {
@@ -121,7 +122,7 @@ func number(all []Verdict, round int) {
 
 func roundSuffix(round int) string { return fmt.Sprintf(" (%d)", round) }
 
-// complete returns the lab with functions in place of the optional ones that are not set.
+// complete returns the lab with default functions in place of the optional ones that are not set.
 func (l *Lab) complete() *Lab {
 	c := *l
 	if c.Run == nil {
@@ -190,7 +191,7 @@ func (p *play) run(ctx context.Context) error {
 	return p.steps(ctx, p.Steps)
 }
 
-// observe watches the targets, and starts the simulated remediation, until p.unobserve is called.
+// observe starts to watch the targets, and starts the simulated remediation. Both run until p.unobserve is called.
 func (p *play) observe(ctx context.Context) error {
 	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
 	baseline, err := reaction.Watch(watching, reaction.Options{
@@ -210,7 +211,7 @@ func (p *play) observe(ctx context.Context) error {
 	return nil
 }
 
-// retarget follows the pods of a workload after a preparation has replaced them: they may now be on other nodes, and
+// retarget follows a workload's pods after a preparation step has replaced them. The new pods may be on other nodes and
 // belong to another ReplicaSet, so their observation starts again.
 func (p *play) retarget(ctx context.Context) error {
 	if p.Target.PodsOf == "" || p.Lab.Targets == nil {

@@ -40,8 +40,8 @@ type LoadPhase struct {
 	Stats
 }
 
-// Stats are statistics about a number of requests. Times are in seconds. A request without a response counts with the
-// time until the client gave up.
+// Stats are statistics about a number of requests. Times are in seconds. The time of a request without a response is
+// the time until the client gave up.
 type Stats struct {
 	Requests int     `json:"requests"`
 	OK       float64 `json:"ok"` // share, 0 to 1
@@ -53,7 +53,7 @@ type Stats struct {
 // defaultWindow is the default time span that an expectation about a load considers.
 const defaultWindow = 10 * time.Second
 
-// mostSamples limits the memory for a load: 14 hours at the default rate.
+// mostSamples limits the memory for a load. At the default rate, it is enough for 14 hours.
 const mostSamples = 100_000
 
 // meter collects the requests of a load.
@@ -110,7 +110,7 @@ func stats(all []sample) Stats {
 	return result
 }
 
-// percentile returns the nearest-rank percentile of sorted values; 0 if there are none.
+// percentile returns the nearest-rank percentile of sorted values, or 0 if there are none.
 func percentile(sorted []float64, percent float64) float64 {
 	if len(sorted) == 0 {
 		return 0
@@ -140,7 +140,7 @@ func (m *meter) result() LoadResult {
 	return r
 }
 
-// startLoads sends the loads of the experiment until stop is called, which waits until the pods are deleted.
+// startLoads sends the requests of the experiment's loads until stop is called. stop waits until the pods are deleted.
 func (p *play) startLoads(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var sending sync.WaitGroup
@@ -198,8 +198,8 @@ const lookAtLoads = 200 * time.Millisecond
 // loadVars are the variables in an expectation about a load.
 var loadVars = []string{"requests", "ok", "p50", "p95", "p99"}
 
-// measure evaluates an expectation about a load until it is met or its deadline expires. It starts when the time since
-// the verification of the fault equals the window, and needs at least one request.
+// measure evaluates an expectation about a load until it is met or its deadline expires. The first evaluation is one
+// window after the verification of the fault, and each evaluation needs at least one request.
 func (p *play) measure(ctx context.Context, x *pending) {
 	i := slices.IndexFunc(p.meters, func(m *meter) bool { return m.Name == x.Load })
 	if i < 0 {

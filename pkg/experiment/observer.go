@@ -18,7 +18,7 @@ type Entry struct {
 	Time time.Time `json:"time"`
 	// Began is the start of an action of this tool that completed at Time.
 	Began time.Time `json:"began,omitzero"`
-	// Since is the time since the verification of the preceding fault, in seconds; 0 before the first fault.
+	// Since is the time since the verification of the preceding fault, in seconds, or 0 before the first fault.
 	Since float64 `json:"since"`
 	// What is the name of a reaction, or one of the What constants.
 	What string `json:"what"`
@@ -30,7 +30,7 @@ type Entry struct {
 
 	uid       types.UID // of the pod
 	restarted bool      // see reaction.Reaction
-	// Early is set in Show for an entry between the injection and the verification, when Since is not known yet.
+	// Early is set in an entry passed to Show between the injection and the verification, when Since is not known yet.
 	Early bool `json:"-"`
 }
 
@@ -54,7 +54,7 @@ const (
 	WhatSimulated = "simulation"
 )
 
-// maxEntries limits the timeline: a burst of lines, or pods that crash repeatedly, must not exhaust memory.
+// maxEntries limits the timeline, because a burst of lines, or pods that crash repeatedly, must not exhaust memory.
 const maxEntries = 10_000
 
 // Observer collects events, and compares them with expectations. Its methods are safe for concurrent use.
@@ -97,7 +97,7 @@ func (o *Observer) Baseline(targets []string, b reaction.Baseline) {
 	o.victims = b.Victims
 }
 
-// News processes a change in the cluster, for reaction.Options.
+// News processes a change in the cluster. It is a callback for reaction.Options.
 func (o *Observer) News(n reaction.News) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -158,8 +158,8 @@ func (o *Observer) targets() []string {
 	return o.Targets
 }
 
-// inject begins an injection, and the returned function ends it. Concurrent injections are one fault: anything after
-// the first is a reaction.
+// inject begins an injection, and the returned function ends it. Concurrent injections count as one fault, so anything
+// that happens after the first one begins is a reaction.
 func (o *Observer) inject() (done func()) {
 	o.mu.Lock()
 	first := o.ongoing == 0
@@ -197,12 +197,13 @@ func (o *Observer) injected() {
 	o.signal()
 }
 
-// ofRollouts are the reactions that a rollout resembles.
+// ofRollouts are the reactions that a rollout can be mistaken for.
 var ofRollouts = []reaction.Name{
 	reaction.Evicted, reaction.PodGone, reaction.Rescheduled, reaction.Served, reaction.Drained,
 }
 
-// Close ends the observation for all expectations so far: the effects of a revert are not reactions to the fault.
+// Close ends the observation for all expectations so far, because the effects of a revert are not reactions to the
+// fault.
 func (o *Observer) Close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -220,8 +221,8 @@ func (o *Observer) RolledOut() {
 	o.replace()
 }
 
-// RevertDone records that this tool has reverted all faults, which may also have replaced pods. Unlike after a fault,
-// the new pods count: they may be ready before the revert ends.
+// RevertDone records that this tool has reverted all faults. The reverts may also have replaced pods. Unlike the pods
+// that are created after a fault, these new pods count, because they may be ready before the revert ends.
 func (o *Observer) RevertDone() {
 	o.mu.Lock()
 	o.replace()
@@ -229,8 +230,8 @@ func (o *Observer) RevertDone() {
 	o.Proven(time.Now(), "all faults are reverted")
 }
 
-// replace notes the pods that were told to terminate since the beginning of this tool's action, which replaced them.
-// The caller holds mu.
+// replace records the pods that have been told to terminate since this tool's action began, because the action replaced
+// these pods. The caller holds mu.
 func (o *Observer) replace() {
 	for _, e := range o.entries[o.since:] {
 		if reaction.Name(e.What) == reaction.Evicted {
@@ -279,8 +280,8 @@ func (o *Observer) expect(all []*pending) {
 	}
 }
 
-// await waits until all expected reactions have happened or their deadlines have expired, and until the time has
-// expired in which other reactions must not happen. It returns the verdicts for these expectations, which must already
+// await waits until all expected reactions have happened or their deadlines have expired, and until the time during
+// which other reactions must not happen has passed. It returns the verdicts for these expectations, which must already
 // be observed.
 func (o *Observer) await(ctx context.Context, all []*pending) []Verdict {
 	for {
@@ -330,7 +331,7 @@ func (o *Observer) noVictims() bool {
 	return o.victims != nil && !slices.ContainsFunc(o.Targets, func(name string) bool { return o.victims[name] > 0 })
 }
 
-// Verdicts returns all current verdicts: reactions after the deadline are late.
+// Verdicts returns all current verdicts. Reactions after the deadline count as late.
 func (o *Observer) Verdicts() []Verdict {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -38,7 +38,7 @@ func (n *NodeRemediator) plan(summary string, changes ...fault.Change) fault.Pla
 	}
 }
 
-// Preflight returns an error if the nodes could not be cordoned, or their number exceeds the blast radius limits.
+// Preflight returns an error if the nodes cannot be cordoned, or if their number exceeds the blast radius limits.
 func (n *NodeRemediator) Preflight(ctx context.Context, nodes []string) error {
 	var changes []fault.Change
 	for _, node := range nodes {
@@ -66,7 +66,7 @@ func (n *NodeRemediator) Cordon(ctx context.Context, node string) (string, error
 }
 
 // Drain implements Remediator. It evicts pods like `kubectl drain`, so that disruption budgets are respected. Pods that
-// no controller would recreate stay. kubectl's own package would add 0.4 MB to the plugin.
+// no controller would recreate stay. Drain does not use kubectl's own package, which would add 0.4 MB to the plugin.
 func (n *NodeRemediator) Drain(ctx context.Context, node string) (stay []string, err error) {
 	for {
 		victims, lone, err := n.victims(ctx, node)

@@ -21,8 +21,8 @@ type Result struct {
 	Targets []string  `json:"targets,omitempty"` // names of nodes
 	Started time.Time `json:"started"`
 	Ended   time.Time `json:"ended"`
-	// Passed means that all expectations were met, that everything was reverted unless InPlace, and that nothing
-	// failed.
+	// Passed means that all expectations were met, that everything was reverted (unless InPlace is set), and that
+	// nothing failed.
 	Passed   bool      `json:"passed"`
 	Runs     []string  `json:"runs,omitempty"` // IDs, as in `list --all`
 	Verdicts []Verdict `json:"verdicts"`
@@ -66,8 +66,8 @@ func (r Result) Failed() int {
 	return n
 }
 
-// ProofOf returns the time at which the last change in a run was verified, according to its client's clock; the zero
-// time if none was.
+// ProofOf returns the time at which the last change in a run was verified, according to its client's clock, or the zero
+// time if no change was verified.
 func ProofOf(run *ledger.Run) time.Time {
 	var last time.Time
 	if run == nil {
@@ -81,8 +81,9 @@ func ProofOf(run *ledger.Run) time.Time {
 	return last
 }
 
-// BeganOf returns the start of the first verified change, according to the clock of the run's client; the zero time if
-// there is none. A reaction can come before the verification: a detector reads the kernel log as fast as this tool.
+// BeganOf returns the start of the first verified change, according to the clock of the run's client, or the zero time
+// if there is none. A reaction can come before the verification, because a detector reads the kernel log as fast as
+// this tool.
 func BeganOf(run *ledger.Run) time.Time {
 	var first time.Time
 	if run == nil {

@@ -23,10 +23,10 @@ const (
 
 var simulation = []string{SimulateDetect, SimulateCordon, SimulateDrain, SimulateUncordon}
 
-// Remediator acts on a node like a remediator.
+// Remediator performs the actions of a remediator on a node.
 type Remediator interface {
-	// Cordon makes a node unschedulable, and returns the run with which Lab.Revert reverts this. On failure, the run is
-	// one that may have left changes in place, or "".
+	// Cordon makes a node unschedulable, and returns the ID of the run that did so, for Lab.Revert. On failure, the run
+	// is one that may have left changes in place, or "".
 	Cordon(ctx context.Context, node string) (run string, err error)
 	// Drain evicts the pods on a node and waits until they no longer exist. It returns the pods that it must not evict.
 	Drain(ctx context.Context, node string) (stay []string, err error)
@@ -87,7 +87,7 @@ func (p *play) uncordonAll(ctx context.Context) {
 
 func (s *simulator) does(step string) bool { return slices.Contains(s.steps, step) }
 
-// work remediates the node once for each fault, or only once if it stays cordoned.
+// work remediates the node once for each fault, or only once if the node stays cordoned.
 func (s *simulator) work(ctx context.Context, seen moment) {
 	for {
 		if !s.observer.awaitFault(ctx, seen, s.detects()) {
@@ -104,7 +104,8 @@ func (s *simulator) work(ctx context.Context, seen moment) {
 		if s.run != "" {
 			return
 		}
-		// Detectors report a fault several times, but another fault may be verified in the meantime.
+		// Detectors report a fault several times, so entries up to now no longer count. Another fault may have been
+		// verified in the meantime, so faults since the beginning of the remediation do count.
 		seen = moment{s.observer.now().entries, began.faults}
 	}
 }
@@ -178,8 +179,8 @@ func (o *Observer) now() moment {
 	return moment{len(o.entries), o.faults}
 }
 
-// awaitFault waits until a fault is verified or, if detects is set, for an entry that detects one. Entries before the
-// moment, or before the first fault, do not count.
+// awaitFault waits until a fault is verified or, if detects is set, until an entry shows that a fault was detected.
+// Entries before the moment, or before the first fault, do not count.
 func (o *Observer) awaitFault(ctx context.Context, from moment, detects func(Entry) bool) bool {
 	for {
 		o.mu.Lock()
@@ -200,7 +201,7 @@ func (o *Observer) awaitFault(ctx context.Context, from moment, detects func(Ent
 	}
 }
 
-// Simulated is the displayed system for actions of a simulated remediation.
+// Simulated is the name of the system that is displayed for the actions of a simulated remediation.
 const Simulated = "simulated remediation"
 
 // credit attributes this tool's cordons on the targets to the simulated remediator.

@@ -79,7 +79,7 @@ func (t *Target) Nodes(
 	return found, nil
 }
 
-// SelectorOf returns the pod selector of a workload with one of Kubernetes' own kinds.
+// SelectorOf returns the pod selector of a workload of one of Kubernetes' own kinds.
 func SelectorOf(
 	ctx context.Context, client kubernetes.Interface, ref, namespace string,
 ) (labels.Selector, error) {

@@ -100,7 +100,8 @@ func (s *Session) checkAccess(ctx context.Context, plan Plan) error {
 type Needer interface {
 	// Needs returns the permissions that Undo needs for the step in the given ledger namespace.
 	Needs(step ledger.Step, ledgerNamespace string) []Permission
-	// Feature is the value of `rbac print --for` that grants these permissions. Empty means the fault of the run.
+	// Feature is the value of `rbac print --for` that grants these permissions. If it is empty, the value is the fault
+	// of the run.
 	Feature() string
 }
 
@@ -138,7 +139,7 @@ func (s *Session) refusal(ctx context.Context, missing []Permission, features []
 }
 
 // RolesFor returns the arguments of the `rbac print` command for the roles that features require, bound to a user and
-// to the workloads in a namespace. user and namespace may be empty.
+// limited to the workloads in a namespace. user and namespace may be empty.
 func RolesFor(features []string, user, namespace string) []string {
 	words := []string{"rbac", "print", "--for", strings.Join(features, ",")}
 	account, isAccount := strings.CutPrefix(user, "system:serviceaccount:")

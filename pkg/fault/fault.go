@@ -1,5 +1,5 @@
 // Package fault makes all changes to the cluster. Every fault is a Plan, which a Session preflights, records, applies,
-// verifies, and undoes. The undo of a change is in the ledger before the change is made.
+// verifies, and undoes. Before a change is made, the ledger already contains what is needed to undo it.
 //
 // If a client dies, Revert can undo the recorded changes from any machine. While a run is in progress, its client owns
 // the run. A forced revert takes over the run, and the client's next Save fails.
@@ -54,8 +54,8 @@ type Change struct {
 	// Harmless means that the change does not reduce the capacity of its node. Such a change is allowed on control
 	// plane nodes and does not count toward the blast radius.
 	Harmless bool
-	// Undo is the part of the undo that is known before the change. Its Kind is a key of Session.Undoers, or
-	// ledger.UndoNone.
+	// Undo describes how to undo the change, as far as this is known before the change. Its Kind is a key of
+	// Session.Undoers, or ledger.UndoNone.
 	Undo ledger.Undo
 	// Apply makes the change and returns evidence of it. A change without evidence counts as failed. Before Apply
 	// changes anything, it must save the data that the undo needs through the Recorder, and it must change nothing if

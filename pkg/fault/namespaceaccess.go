@@ -18,8 +18,8 @@ import (
 )
 
 // A user who can create pods in the ledger namespace, or exec into pods there, is root on the nodes while a debug pod
-// is running. Cluster-wide permissions are reserved for administrators, and the roles from `rbac print` are intended.
-// Any other such permission comes from a RoleBinding in the namespace.
+// is running. Cluster-wide permissions are reserved for administrators, and permissions from the roles of `rbac print`
+// are intentional. Any other such permission comes from a RoleBinding in the namespace.
 
 // write lists the verbs that can change what an object runs.
 var write = []string{"create", "update", "patch"}

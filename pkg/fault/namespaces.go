@@ -7,8 +7,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// checkNamespaces rejects targets in protected namespaces, on whose workloads the cluster, the GPUs, or this tool
-// depend. No flag overrides this check.
+// checkNamespaces rejects targets in protected namespaces, because the cluster, the GPUs, or this tool depend on the
+// workloads there. No flag overrides this check.
 func checkNamespaces(plan Plan, ledgerNamespace string) []error {
 	var seen []string
 	var problems []error

@@ -8,7 +8,7 @@ import (
 )
 
 // chains returns the indices of the steps that must run one after another: one chain per target, or a single chain if
-// the steps are in order regardless of target.
+// all steps run in order regardless of their targets.
 func chains(inOrder bool, steps []ledger.Step) [][]int {
 	targets := (ledger.Run{Steps: steps}).Targets()
 	if inOrder {

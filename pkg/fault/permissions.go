@@ -42,7 +42,8 @@ func RevertPermissions(ledgerNamespace string) []Permission {
 		ReadPermissions(ledgerNamespace))
 }
 
-// ReadPermissions returns the permissions for reading the ledger. An empty namespace means all ledgers.
+// ReadPermissions returns the permissions for reading the ledger. An empty namespace means the ledgers in all
+// namespaces.
 func ReadPermissions(ledgerNamespace string) []Permission {
 	return []Permission{
 		{Verb: "get", Resource: "configmaps", Namespace: ledgerNamespace},

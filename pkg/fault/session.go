@@ -33,7 +33,8 @@ type Session struct {
 	Undoers map[string]Undoer // by ledger.Undo.Kind
 
 	Observer Observer
-	// Parallel is the maximum number of targets to work on in parallel. 0 means InParallel of the number of targets.
+	// Parallel is the maximum number of targets to work on in parallel. 0 means the number that InParallel returns for
+	// the number of targets.
 	Parallel int
 	// Timeout limits Run, excluding its cleanup; 0 means DefaultTimeout.
 	Timeout time.Duration
@@ -115,12 +116,13 @@ func (s *Session) parallel(n int) int {
 	return InParallel(n)
 }
 
-// InParallel returns the default number of targets, out of n, to work on in parallel: DefaultParallel, or for a large
-// fleet 5% of the targets up to 50, because the image is then already on the nodes or in the registry's cache.
+// InParallel returns the default number of targets, out of n, to work on in parallel. This is DefaultParallel or, for a
+// large fleet, 5% of the targets but at most 50. More are possible in a large fleet, because the image is then already
+// on the nodes or in the registry's cache.
 func InParallel(n int) int { return max(DefaultParallel, min(n/20, 50)) }
 
-// Rounds returns the number of rounds that n targets take if parallel targets are worked on at the same time. 0 means
-// InParallel(n).
+// Rounds returns the number of rounds needed to work on n targets if the parallel argument is the number of targets per
+// round. If parallel is 0, it defaults to InParallel(n).
 func Rounds(n, parallel int) int {
 	parallel = cmp.Or(parallel, InParallel(n))
 	return (n + parallel - 1) / parallel

@@ -66,7 +66,7 @@ func (s *Session) applyStep(
 	return s.giveUp(cleanup, w, id, evidence, err, errors.Is(ctx.Err(), context.Canceled), results)
 }
 
-// giveUp undoes a failed step, and records the failure and the undo.
+// giveUp undoes a failed step, and records both the failure and the result of the undo.
 func (s *Session) giveUp(
 	ctx context.Context, w *ledger.Writer, id string, evidence []ledger.Evidence, reason error, stopped bool,
 	results *results,

@@ -23,15 +23,15 @@ type NodeUndoer interface {
 	EntersNode(step ledger.Step) bool
 }
 
-// Verifier is an Undoer that can check in advance whether it accepts a step's undo.
+// Verifier is an Undoer that can check in advance whether it accepts a step's undo data.
 type Verifier interface {
 	Undoer
-	// Verify returns an error if the undo of the step would be rejected. It changes nothing.
+	// Verify returns an error if undoing the step would be rejected. It changes nothing.
 	Verify(ctx context.Context, run ledger.Run, step ledger.Step) error
 }
 
-// CheckUndo returns the reason why a step of a recorded run would not be undone, for the confirmation of a revert. It
-// returns nil if no problem is found.
+// CheckUndo returns the reason why a step of a recorded run would not be undone, so that it can be shown before the
+// user confirms a revert. It returns nil if no problem is found.
 func (s *Session) CheckUndo(ctx context.Context, run ledger.Run, step ledger.Step) error {
 	gone, err := s.verify(ctx, run, step, s.Allow)
 	if err == nil && gone != "" {

@@ -41,7 +41,7 @@ func Permissions(namespace string) []fault.Permission {
 	return all
 }
 
-// AccountError means that the service account of fleets does not exist.
+// AccountError means that the service account for fleets does not exist.
 type AccountError struct{ Namespace, Command string }
 
 func (e *AccountError) Error() string {
@@ -103,9 +103,9 @@ const stopTimeout = 30 * time.Second
 // requestTimeout limits each request that is retried if it fails.
 const requestTimeout = 15 * time.Second
 
-// Stop deletes the Job of a fleet and waits until its pods have terminated. Before that, they undo their changes. Stop
-// does nothing if the Job does not exist, or is not the Job of this fleet. It works after ctx has ended, and retries
-// requests that fail, because otherwise the Job would continue.
+// Stop deletes the Job of a fleet and waits until its pods have terminated. Before the pods terminate, they undo their
+// changes. Stop does nothing if the Job does not exist, or is not the Job of this fleet. It works even after ctx has
+// ended, and retries requests that fail, because otherwise the Job would continue.
 func (c *Client) Stop(ctx context.Context, id string) error {
 	ctx = context.WithoutCancel(ctx)
 	job, err := c.delete(ctx, id)

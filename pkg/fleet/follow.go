@@ -82,8 +82,8 @@ func (f *following) look(ctx context.Context) (line string, done bool, err error
 	return line + waits, false, nil
 }
 
-// waits returns the reason why a pod has not been running for some time, or "" if all are running. The error is set if
-// no pod has started yet, and none can start or did so in time.
+// waits returns the reason why a pod has been waiting for some time, or "" if all pods are running. The error is set if
+// no pod has started yet, and either none can start or none has started in time.
 func (f *following) waits(ctx context.Context) (string, error) {
 	if f.ran && f.job.Status.Active == value(f.job.Status.Ready) {
 		f.running = time.Now()
@@ -131,7 +131,7 @@ func progress(job *batchv1.Job) string {
 // mostWaiting limits the number of pods to read to determine why they are not running.
 const mostWaiting = 20
 
-// whyWaiting returns the reason why a pod of the Job is not running. fatal is set if it never will.
+// whyWaiting returns the reason why a pod of the Job is not running. fatal is set if the pod will never run.
 func (c *Client) whyWaiting(ctx context.Context, job *batchv1.Job) (why string, fatal error) {
 	pods, err := c.Kube.CoreV1().Pods(c.Namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: batchv1.JobNameLabel + "=" + job.Name, FieldSelector: "status.phase=Pending", Limit: mostWaiting,
@@ -161,7 +161,7 @@ func (c *Client) whyWaiting(ctx context.Context, job *batchv1.Job) (why string, 
 	return cmp.Or(c.lastEvent(ctx, job), "no pod has been created yet"), nil
 }
 
-// unschedulable returns the scheduler's message, or "" if it found a node.
+// unschedulable returns the scheduler's message, or "" if the scheduler found a node.
 func unschedulable(pod *corev1.Pod) string {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {

@@ -27,7 +27,8 @@ type Settings struct {
 
 	// Pods is the maximum number of pods that run at the same time.
 	Pods int
-	// Limit is the maximum time that a pod takes for its shard, and Cleanup the maximum time for its undo.
+	// Limit is the maximum time that a pod may take for its shard, and Cleanup is the maximum time that it may take to
+	// undo its changes.
 	Limit, Cleanup time.Duration
 }
 
@@ -90,7 +91,7 @@ func failurePolicy() *batchv1.PodFailurePolicy {
 }
 
 func template(p Plan, s Settings) corev1.PodTemplateSpec {
-	// On SIGTERM, the program undoes the steps in progress, then all others, and records this.
+	// On SIGTERM, the program undoes the steps in progress, then all others, and records the results.
 	grace := int64((2*s.Cleanup + 90*time.Second).Seconds())
 	spec := corev1.PodSpec{
 		RestartPolicy:                 corev1.RestartPolicyNever,

@@ -19,14 +19,14 @@ type Outcome struct {
 	Missed []Missed `json:"missed,omitempty"`
 }
 
-// Missed are the nodes on which the fault was not injected for the same reason.
+// Missed are nodes on which the fault was not injected, all for the same reason.
 type Missed struct {
 	Reason string   `json:"reason"`
 	Nodes  []string `json:"nodes"`
 }
 
-// Of returns the outcome of a plan from the records of its runs. If a shard has no record, its reason is in
-// failures if its pod failed, and is rest otherwise.
+// Of returns the outcome of a plan from the records of its runs. If a shard has no record, the reason is taken from
+// failures if the shard's pod failed; otherwise, the reason is rest.
 func Of(plan Plan, runs []ledger.Run, failures map[int]string, rest string) Outcome {
 	byID := map[string]ledger.Run{}
 	for _, run := range runs {

@@ -138,7 +138,7 @@ func LoadShard(directory string, index int, client string) (Shard, error) {
 	return Shard{Header: header, Index: index, Nodes: nodes}, nil
 }
 
-// read reads a file in a plan, which is not longer than a ConfigMap.
+// read reads a file of a plan. The file must not be larger than a ConfigMap.
 func read(directory, name string) ([]byte, error) {
 	file, err := os.Open(filepath.Join(directory, name))
 	if err != nil {

@@ -21,10 +21,10 @@ import (
 // Edit is one change to an object: the smallest part that differs, with its value before and after.
 type Edit struct {
 	Path Path `json:"path"`
-	// Element reports whether Was and Ours are elements of the list at Path, because its elements have no key: taints,
-	// subjects.
+	// Element reports whether Was and Ours are elements of the list at Path. This is the case if the elements have no
+	// key, as in lists of taints and subjects.
 	Element bool `json:"element,omitempty"`
-	// Was is the value before. It is empty if the edit adds a value.
+	// Was is the value before the edit. It is empty if the edit adds a value.
 	Was json.RawMessage `json:"was,omitempty"`
 	// Ours is the value after the edit, with the API server's defaults. It is empty if the edit removes a value.
 	Ours json.RawMessage `json:"ours,omitempty"`
@@ -100,7 +100,7 @@ func wrap(steps Path, value any) any {
 	return keyed(steps[0], value)
 }
 
-// keyed adds the key by which steps find it to a list element.
+// keyed adds to a list element the key by which steps find the element.
 func keyed(s Step, value any) any {
 	if m, ok := value.(map[string]any); ok && s.Key != "" {
 		m[s.Key] = s.Field
@@ -129,8 +129,9 @@ func add(object map[string]any, at Path, value any) error {
 	return fmt.Errorf("%s is neither an object nor a list", at[:len(at)-1])
 }
 
-// TakeBack restores the value before an edit if the object still contains the value after the edit. changed reports
-// whether the object now differs; theirs reports whether another client has changed the value, which is then kept.
+// TakeBack restores the value that an object had before an edit if the object still contains the value after the edit.
+// changed reports whether the object now differs; theirs reports whether another client has changed the value, which is
+// then kept.
 func (e Edit) TakeBack(object map[string]any) (changed, theirs bool) {
 	was, ours := Decode(e.Was), Decode(e.Ours)
 	if e.Element {
@@ -152,7 +153,7 @@ func (e Edit) TakeBack(object map[string]any) (changed, theirs bool) {
 
 // zeroed reports whether a kubelet has set the count of one of our devices to zero. This happens when a device plugin
 // was registered and removed, and on a node whose device plugin directory is empty at startup (setters.go and
-// reconcileExtendedResource in kubelet_node_status.go). If the zero is intended, the kubelet writes it again.
+// reconcileExtendedResource in kubelet_node_status.go). If the zero is intentional, the kubelet writes it again.
 func (e Edit) zeroed(now any) bool { return e.Path[0].Field == "status" && now == "0" }
 
 // restore sets the previous value. An element with a key returns to its previous index.

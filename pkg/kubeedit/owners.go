@@ -121,7 +121,7 @@ func below(set *fieldpath.Set, prefix fieldpath.Path) *fieldpath.Set {
 	return found
 }
 
-// FieldsOfElements returns the fields of those list elements in a set that also occur in elements.
+// FieldsOfElements returns those fields in a set that belong to one of the given list elements.
 func FieldsOfElements(set, elements *fieldpath.Set) *fieldpath.Set {
 	found := &fieldpath.Set{}
 	for p := range elements.All() {
@@ -133,7 +133,8 @@ func FieldsOfElements(set, elements *fieldpath.Set) *fieldpath.Set {
 }
 
 // FieldsAround returns the objects, lists and elements that contain the fields. A client that restores a removed value
-// together with its parents also owns these; a client that had applied the value (server-side apply) did not.
+// together with its parents also owns the parents; a client that had set the value with server-side apply did not own
+// them.
 func FieldsAround(set *fieldpath.Set) *fieldpath.Set {
 	around := &fieldpath.Set{}
 	for p := range set.All() {
@@ -177,8 +178,8 @@ func ownedBy(entry metav1.ManagedFieldsEntry) Owned {
 
 // GiveBack returns entries in which the owners own their fields again, unless the entries that match `from` no longer
 // own them. Fields that another manager has taken in the meantime stay with that manager. The matching entries lose the
-// fields that they give; if gives is nil, they lose all fields. Entries without fields are removed. changed reports
-// whether the result differs.
+// fields in gives; if gives is nil, they lose all fields. Entries without fields are removed. changed reports whether
+// the result differs.
 func GiveBack(
 	now []metav1.ManagedFieldsEntry, from func(metav1.ManagedFieldsEntry) bool, gives *fieldpath.Set, owners []Owned,
 ) (result []metav1.ManagedFieldsEntry, changed bool) {
@@ -237,8 +238,8 @@ func (o Owned) Without(fields *fieldpath.Set) Owned {
 	return o
 }
 
-// EntriesForRequest returns entries in a form that an API server accepts: it ignores an empty list and would keep the
-// previous entries, so one empty entry means none.
+// EntriesForRequest returns entries in a form that an API server accepts. The API server ignores an empty list and
+// would keep the previous entries, so a list with one empty entry means that there are none.
 func EntriesForRequest(entries []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
 	if len(entries) == 0 {
 		return []metav1.ManagedFieldsEntry{{}}

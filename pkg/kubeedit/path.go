@@ -19,7 +19,7 @@ type Step struct {
 	// Key is the field that identifies the elements of a list: name, mountPath, groupName. If several elements have the
 	// same value, the step refers to the last one, because the last environment variable with a name takes effect.
 	Key string
-	// Index is the index of an element in a list without such a field; Field and Key are then empty.
+	// Index is the index of an element in a list whose elements have no such field; Field and Key are then empty.
 	Index int
 }
 
@@ -189,7 +189,8 @@ func indexOf(list []any, s Step) int {
 	return -1
 }
 
-// Replace sets the value of a field in an existing object, or of an existing element. It reports whether it could.
+// Replace sets the value of a field in an existing object, or of an existing element. It reports whether the value was
+// set.
 func Replace(object map[string]any, p Path, value any) bool {
 	last := p[len(p)-1]
 	parent, _ := Get(object, p[:len(p)-1])

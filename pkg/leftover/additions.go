@@ -14,7 +14,7 @@ type change struct {
 	gone []string
 	// doubts describe what was skipped because it may belong to the user.
 	doubts []string
-	// names are the removed names, used to determine their time in the managed fields.
+	// names are the removed names. The managed fields show when these names were added.
 	names []string
 }
 

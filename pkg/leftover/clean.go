@@ -22,10 +22,10 @@ import (
 // leftovers.
 const cleanManager = fieldManager + "-leftovers"
 
-// Cleaner removes the leftovers in the API that Finder found. The helper removes those on nodes.
+// Cleaner removes the leftovers in the API that Finder found. The helper removes the leftovers on nodes.
 type Cleaner struct {
 	Dynamic dynamic.Interface
-	// Done, if set, is called after each leftover.
+	// Done, if set, is called after each leftover has been processed.
 	Done func(Result)
 }
 

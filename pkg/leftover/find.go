@@ -80,7 +80,7 @@ type search struct {
 type task func(ctx context.Context) error
 
 const (
-	// parallel is the number of concurrent list requests, which avoids a burst of requests.
+	// parallel is the maximum number of concurrent list requests. The limit avoids a burst of requests.
 	parallel = 6
 	// pageSize limits memory use: a pod is about 10 KB.
 	pageSize = 250
@@ -137,7 +137,7 @@ func (s *search) objects(
 
 type lister func(ctx context.Context, namespace string, options metav1.ListOptions) (runtime.Object, error)
 
-// each lists in all namespaces or, if that is forbidden, in the Finder's namespaces.
+// each lists objects in all namespaces or, if that is forbidden, in the Finder's namespaces.
 func (s *search) each(
 	ctx context.Context, resource schema.GroupVersionResource, options metav1.ListOptions, list lister,
 	visit func(runtime.Object),

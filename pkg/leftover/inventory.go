@@ -219,7 +219,8 @@ func (s *search) depth(m marked) int {
 	return 0
 }
 
-// place adds a leftover to that of its owner, which must be changed instead, or to the list if there is no owner.
+// place adds a leftover to the leftover of its owner, because the owner must be changed instead. Otherwise, it adds the
+// leftover to the list.
 func (s *search) place(m marked, left Leftover) {
 	top, owned := s.top(m.object)
 	if owned {
@@ -237,7 +238,7 @@ func (s *search) place(m marked, left Leftover) {
 	s.items = append(s.items, left)
 }
 
-// fixed handles objects that cannot or should not be changed themselves.
+// fixed handles objects that cannot or should not be changed directly.
 func (s *search) fixed(m marked, left *Leftover, top identity, owned bool) {
 	switch {
 	case owned:

@@ -12,9 +12,9 @@ import (
 type kind struct {
 	resource schema.GroupVersionResource
 	name     string
-	// specs are the paths of its pod specs. It is nil for DynamoGraphDeployments, which have a different format.
+	// specs are the paths of the kind's pod specs. It is nil for DynamoGraphDeployments, which have a different format.
 	specs [][]string
-	// fixed is the reason why its pod specs are immutable, or empty if they are mutable.
+	// fixed is the reason why the kind's pod specs are immutable, or empty if they are mutable.
 	fixed string
 }
 
@@ -113,7 +113,7 @@ func (p place) containers() []container {
 	return all
 }
 
-// field returns the map at a path, not a copy.
+// field returns the map at a path itself, not a copy of it.
 func field(object map[string]any, path ...string) (map[string]any, bool) {
 	for _, name := range path {
 		next, ok := object[name].(map[string]any)
@@ -125,7 +125,7 @@ func field(object map[string]any, path ...string) (map[string]any, bool) {
 	return object, true
 }
 
-// elements returns the maps in a list, not copies.
+// elements returns the maps in a list themselves, not copies of them.
 func elements(object map[string]any, list string) []map[string]any {
 	items, _ := object[list].([]any)
 	var all []map[string]any

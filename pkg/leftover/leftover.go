@@ -1,9 +1,9 @@
-// Package leftover finds and removes what this tool and the fault-injection tooling of NVIDIA Dynamo, which keeps no
-// record of its changes, left in a cluster.
+// Package leftover finds and removes what was left in a cluster by this tool, and by the fault-injection tooling of
+// NVIDIA Dynamo, which keeps no record of its changes.
 //
-// This tool's objects are identified by labels, and checked against the ledger: an object of a run that may still be in
-// place is not a leftover. Dynamo's additions are identified by their exact names. If an object differs from what that
-// tooling creates, it is assumed to belong to the user and preserved.
+// This tool's objects are identified by labels, and checked against the ledger: an object of a run whose changes may
+// still be in place is not a leftover. Dynamo's additions are identified by their exact names. If an object differs
+// from what Dynamo's tooling creates, it is assumed to belong to the user and preserved.
 package leftover
 
 import (
@@ -35,8 +35,8 @@ type Leftover struct {
 	Since time.Time `json:"since,omitzero"`
 	// What describes the findings, one per item.
 	What []string `json:"what"`
-	// With are objects, such as "pod/web-0", that also have the additions or belong to the fault, and are cleaned
-	// together with it.
+	// With are objects, such as "pod/web-0", that also have the additions or belong to the fault. They are cleaned
+	// together with the leftover.
 	With []string `json:"with,omitempty"`
 	// Doubts describe what may belong to the tool or to the user, and is therefore skipped.
 	Doubts []string `json:"doubts,omitempty"`
@@ -98,7 +98,7 @@ func ref(apiVersion, kind, name string) string {
 type Skipped struct {
 	What string `json:"what"` // pods, networkpolicies.networking.k8s.io
 	Why  string `json:"why"`
-	// Namespaces are those that were searched nevertheless.
+	// Namespaces are the namespaces that were nevertheless searched.
 	Namespaces []string `json:"namespaces,omitempty"`
 }
 
@@ -106,7 +106,7 @@ type Skipped struct {
 type Found struct {
 	Items   []Leftover
 	Skipped []Skipped
-	// InUse counts this tool's objects that belong to runs that may be in place.
+	// InUse counts this tool's objects that belong to runs whose changes may be in place.
 	InUse int
 	// Nodes are those on which runs may have left something behind.
 	Nodes []string

@@ -12,7 +12,7 @@ import (
 // dynamoMarker is the directory on a node that switches Dynamo's library on and off.
 const dynamoMarker = "cuda-fault-test"
 
-// OnNode checks what the helper found on a node against the ledger. Items of runs that may be in place are not
+// OnNode checks what the helper found on a node against the ledger. Items of runs whose changes may be in place are not
 // leftovers. Items of an overdue run are cleaned together with its fault.
 func (f *Found) OnNode(node string, things []deadman.Leftover) []Leftover {
 	var items []Leftover

@@ -97,7 +97,8 @@ func isCopy(spec map[string]any) bool {
 // podName matches the name of a run's pod and of its ConfigMap: gpu-fault-RUN-HASH.
 var podName = regexp.MustCompile(`^gpu-fault-([a-z-]+-[a-z0-9]{6})-[0-9a-f]{8}$`)
 
-// runInName returns the run in the name of its pod, whose labels may have been removed. It returns "" for other names.
+// runInName returns the run that the name of a pod contains, because the pod's labels may have been removed. It returns
+// "" for other names.
 func runInName(name string) string {
 	if m := podName.FindStringSubmatch(name); m != nil {
 		return m[1]
@@ -129,7 +130,7 @@ func ourPod(
 	return left, busy
 }
 
-// ofOurs handles an object with this tool's label according to its run.
+// ofOurs handles an object with this tool's label according to the standing of the object's run.
 func (s *search) ofOurs(left Leftover) {
 	known := s.runs.of(left.Run)
 	if left.Run == "" && s.runs.complete {
@@ -171,7 +172,7 @@ func (l *Leftover) judge(known knownRun) {
 	}
 }
 
-// fields returns the time since which an object has managed fields of this tool, and whether it has any.
+// fields returns the time since which an object has had managed fields of this tool, and whether it has any.
 func fields(o metav1.Object) (since time.Time, any bool) {
 	for _, entry := range o.GetManagedFields() {
 		if entry.Manager != fieldManager {

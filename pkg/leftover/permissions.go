@@ -3,7 +3,8 @@ package leftover
 import "github.com/gpu-fault/kubectl-gpu-fault/pkg/fault"
 
 // Permissions returns the permissions that a Finder needs to search everywhere: to list objects in all namespaces, and
-// to get the namespaces, to determine which are ledgers. If a permission is missing, it reports what it did not search.
+// to get the namespaces, to determine which are ledgers. If a permission is missing, the Finder reports what it did not
+// search.
 func Permissions() []fault.Permission {
 	resources := listed()
 	for _, k := range workloads() {

@@ -3,7 +3,7 @@
 //
 // A value that the driver does not report is absent: a nil pointer, or an empty string. This applies to fields that the
 // schema of an older driver lacks, and to N/A, [Not Supported], "Requested functionality has been deprecated" and
-// similar texts. Absent is never zero.
+// similar texts. An absent value is never represented by zero.
 //
 // The package is pure, and its input is untrusted: size, depth and number of elements are limited (see [Parse]).
 package nvidiasmi

@@ -5,14 +5,14 @@ import "github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 // Log is the parsed output of one nvidia-smi call.
 type Log struct {
 	Timestamp string `json:"timestamp,omitempty"` // the node's local time, in the format of ctime
-	// Driver is the version of the loaded kernel module: 590.48.01.
+	// Driver is the version of the loaded kernel module, such as 590.48.01.
 	Driver string `json:"driver,omitempty"`
 	CUDA   string `json:"cuda,omitempty"` // the newest CUDA version that the driver supports: 13.1
 	// Attached is the number of GPUs that the driver knows, including those that it cannot show.
 	Attached *int64 `json:"attached,omitempty"`
 	GPUs     []GPU  `json:"gpus"`
-	// Notes are lines before and after the XML: "Unable to determine the device handle for GPU1: 0000:34:00.0: Unknown
-	// Error".
+	// Notes are lines before and after the XML, such as "Unable to determine the device handle for GPU1: 0000:34:00.0:
+	// Unknown Error".
 	Notes []string `json:"notes,omitempty"`
 }
 
@@ -36,8 +36,8 @@ type GPU struct {
 	Virtualization string `json:"virtualization,omitempty"`
 	// GSPFirmware is the version of the firmware on the GPU system processor; empty if it is not used.
 	GSPFirmware string `json:"gspFirmware,omitempty"`
-	// RecoveryAction is the action that the driver requests: None, Reset, Reboot, Drain P2P, Drain and Reset. R555 and
-	// later.
+	// RecoveryAction is the action that the driver requests: None, Reset, Reboot, Drain P2P, Drain and Reset. It is
+	// reported by R555 and later.
 	RecoveryAction string `json:"recoveryAction,omitempty"`
 	// ResetRequired and DrainAndReset are the predecessors of RecoveryAction, from R530 on.
 	ResetRequired *bool `json:"resetRequired,omitempty"`
@@ -58,7 +58,8 @@ type GPU struct {
 	Fabric      Fabric    `json:"fabric"`
 	License     License   `json:"license"`
 
-	// Errors are the distinct error texts in place of values: "GPU is lost", "Unknown Error", "ERR!".
+	// Errors are the distinct error texts that appear in place of values, such as "GPU is lost", "Unknown Error" or
+	// "ERR!".
 	Errors []string `json:"errors,omitempty"`
 }
 
@@ -92,8 +93,9 @@ type ECC struct {
 	UnrepairableMemory   *bool `json:"unrepairableMemory,omitempty"`
 }
 
-// Counts are error counts, from any schema: single_bit and double_bit, on GPUs before Turing, correspond to the later
-// sram and dram, correctable and uncorrectable. In an old schema, device_memory is DRAM, and everything else is SRAM.
+// Counts are error counts, from any schema. On GPUs before Turing, the schema has single_bit and double_bit, which
+// correspond to the later correctable and uncorrectable counts of sram and dram. In such an old schema, device_memory
+// is DRAM, and everything else is SRAM.
 type Counts struct {
 	SRAMCorrectable   *int64 `json:"sramCorrectable,omitempty"`
 	SRAMUncorrectable *int64 `json:"sramUncorrectable,omitempty"` // sum of parity and SEC-DED errors
@@ -166,7 +168,8 @@ type Temperature struct {
 	Memory         *int64 `json:"memory,omitempty"`
 }
 
-// Utilization is the percentage of time during the last sample, which takes up to a second. MIG GPUs do not report it.
+// Utilization is the percentage of time in use during the last sample, which takes up to a second. MIG GPUs do not
+// report it.
 type Utilization struct {
 	GPU    *int64 `json:"gpu,omitempty"`
 	Memory *int64 `json:"memory,omitempty"`
@@ -189,7 +192,7 @@ type Fabric struct {
 	Status  string `json:"status,omitempty"`  // Success, or the name of an NVML error
 	Clique  string `json:"clique,omitempty"`  // a number
 	Cluster string `json:"cluster,omitempty"` // a UUID
-	// Health is the summary of R570 and later: Healthy, Unhealthy, Limited Capacity.
+	// Health is the summary that R570 and later report: Healthy, Unhealthy, Limited Capacity.
 	Health string `json:"health,omitempty"`
 }
 

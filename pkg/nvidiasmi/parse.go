@@ -10,8 +10,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// Parse reads the output of `nvidia-smi -q -x`, even if other lines surround the XML, as when nvidia-smi cannot
-// query a GPU. It rejects outputs larger than [MaxSize], or with more elements than any node can have.
+// Parse reads the output of `nvidia-smi -q -x`, even if other lines surround the XML, for example because nvidia-smi
+// cannot query a GPU. It rejects outputs larger than [MaxSize], or with more elements than any node can have.
 //
 // For truncated output, Parse returns the part that could be read, and an error. The Log is nil only if nothing could
 // be read.

@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// Limits for the input. A node with 16 GPUs in 7 partitions each prints about 1 MiB, with about 20000 elements.
+// Limits for the input. For a node with 16 GPUs that are divided into 7 partitions each, nvidia-smi prints about 1 MiB,
+// with about 20000 elements.
 const (
 	// MaxSize is the maximum size of an output that [Parse] reads, in bytes.
 	MaxSize     = 16 << 20

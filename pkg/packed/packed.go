@@ -1,5 +1,5 @@
-// Package packed reads embedded YAML files. They are compressed by `make` with hack/pack, because the program must stay
-// small, or uncompressed in builds without the tag packed.
+// Package packed reads embedded YAML files. `make` compresses them with hack/pack, because the program must stay small.
+// In builds without the tag packed, they are not compressed.
 package packed
 
 import (
@@ -26,8 +26,8 @@ func Plain(dir fs.FS) (map[string][]byte, error) {
 // Unpack returns the contents of a compressed file.
 func Unpack(file []byte) ([]byte, error) { return UnpackWith(nil, file) }
 
-// UnpackWith returns the contents of a file that was compressed with another one as a dictionary: base is the contents
-// of that one.
+// UnpackWith returns the contents of a file that was compressed with another file as the dictionary. base is the
+// contents of that other file.
 func UnpackWith(base, file []byte) ([]byte, error) {
 	options := []zstd.DOption{zstd.WithDecoderConcurrency(1)}
 	if len(base) > 0 {

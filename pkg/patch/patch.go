@@ -34,7 +34,7 @@ func Apply(data []byte, edits []Edit) ([]byte, error) {
 	return append(out, data[at:]...), nil
 }
 
-// Invert returns the edits that revert edits.
+// Invert returns the edits that revert the given ones.
 func Invert(edits []Edit) []Edit {
 	inverse := make([]Edit, len(edits))
 	shift := 0

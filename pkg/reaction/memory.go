@@ -6,8 +6,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// memory stores values that many objects have in common only once: names of nodes and namespaces, messages, and the
-// managed fields of nodes. The zero value is empty. It is safe for concurrent use.
+// memory stores values that many objects share, but stores each value only once: names of nodes and namespaces,
+// messages, and the managed fields of nodes. The zero value is empty. It is safe for concurrent use.
 type memory struct {
 	mu     sync.Mutex
 	texts  map[string]string

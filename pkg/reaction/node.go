@@ -192,7 +192,8 @@ func writer(before, after *corev1.Node, path ...any) string {
 			owner = append(owner, entry.Manager)
 		}
 	}
-	// The writer is the owner that has just written: others may own the field because they wrote the same value.
+	// The writer is the owner that has just written the field. Others may own the field as well because they wrote the
+	// same value.
 	for _, name := range changed {
 		if slices.Contains(owner, name) {
 			return name

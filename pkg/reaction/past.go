@@ -25,7 +25,7 @@ func Past(ctx context.Context, client kubernetes.Interface, names []string, sinc
 		missing[name] = true
 	}
 	var found []Reaction
-	// Lists need no permission that watching does not need.
+	// Listing objects needs no permissions beyond those for watching them.
 	nodes := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return client.CoreV1().Nodes().List(ctx, o)
 	})
@@ -85,7 +85,8 @@ func selectors(names []string, each, all string) (found []string) {
 	return found
 }
 
-// pastOf compares a node with its state before the given time: without later conditions, labels and cordons.
+// pastOf compares a node with its state before the given time, which is the node without conditions, labels and cordons
+// from after that time.
 func pastOf(node *corev1.Node, since time.Time) []Reaction {
 	var found []Reaction
 	play := func(at time.Time, undo func(*corev1.Node)) {

@@ -146,8 +146,8 @@ func podChanges(before, after *podState, at time.Time) []Reaction {
 	return found
 }
 
-// container returns the container with the given name. A container that is not in the state has neither terminated nor
-// an unhealthy device.
+// container returns the container with the given name. If the state does not contain it, the result is a container that
+// has not terminated and has no unhealthy device.
 func (p *podState) container(name string) container {
 	for _, c := range p.containers {
 		if c.name == name {

@@ -1,5 +1,5 @@
-// Package reaction recognizes how a cluster reacts to a fault: a detector reports it, a node is cordoned, drained and
-// returned, pods fail, are removed and replaced, and by whom.
+// Package reaction recognizes how a cluster reacts to a fault, and who causes each reaction: a detector reports the
+// fault; a node is cordoned, drained and returned to service; pods fail, and are removed and replaced.
 //
 // A Tracker compares the states of nodes and pods as they arrive; it makes no requests. Watch passes the states from
 // the API server to a Tracker.
@@ -110,10 +110,10 @@ type Reaction struct {
 	Pod string    `json:"pod,omitempty"`
 	UID types.UID `json:"-"` // the pod's UID; a StatefulSet reuses the name
 	// By is the field manager or the component that caused the reaction; empty if the API server does not record it.
-	// Who is the system that it belongs to.
+	// Who is the system to which the field manager or component belongs.
 	By  string `json:"by,omitempty"`
 	Who string `json:"who,omitempty"`
-	// Text is the observation: the condition, the taint, the exit code. It is untrusted.
+	// Text is what was observed, such as the condition, the taint, or the exit code. It is untrusted.
 	Text string `json:"text,omitempty"`
 	// Restarted reports, for Served, that the pod existed before the fault: only its containers were restarted.
 	Restarted bool `json:"-"`
@@ -169,7 +169,7 @@ func Who(writer string) string {
 	return ""
 }
 
-// Matches reports whether a name matches a pattern, in which * stands for any characters at the end. Case does not
+// Matches reports whether a name matches a pattern, in which a * at the end stands for any characters. Case does not
 // matter.
 func Matches(pattern, name string) bool {
 	pattern, name = strings.ToLower(pattern), strings.ToLower(name)
@@ -180,7 +180,7 @@ func Matches(pattern, name string) bool {
 }
 
 // DoneBy reports whether the given actor caused the reaction. An empty name means the cluster itself: any actor other
-// than a person and this tool. Otherwise, the name is that of a system or of a writer, or any.
+// than a person and this tool. Otherwise, the name is the name of a system or of a writer, or "any" for all actors.
 func (r Reaction) DoneBy(name string) bool {
 	switch name {
 	case "":

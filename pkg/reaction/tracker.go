@@ -116,7 +116,8 @@ func (t *Tracker) pod(pod *podState, atStart bool, at time.Time) []Reaction {
 		before = &podState{}
 	}
 	if from := t.replaces(pod); from != "" {
-		// A replacement's first readiness belongs to the pod that it replaces, but its failures are its own.
+		// The first time a replacement becomes ready is attributed to the pod that it replaces, but a replacement's
+		// failures are its own.
 		own := slices.DeleteFunc(t.changes(before, pod, at), func(r Reaction) bool { return r.Name == Served })
 		return append(replacement(before, pod, from, at), own...)
 	}
@@ -197,7 +198,7 @@ func (t *Tracker) drain(name string, at time.Time) []Reaction {
 	}}
 }
 
-// isClosed reports whether a node accepts no pods that do not tolerate it.
+// isClosed reports whether a node accepts only pods that tolerate its taints.
 func isClosed(node *corev1.Node) bool {
 	return node.Spec.Unschedulable || slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
 		return taint.Effect != corev1.TaintEffectPreferNoSchedule
@@ -221,7 +222,8 @@ func (t *Tracker) Event(e *corev1.Event, atStart bool, at time.Time) []Reaction 
 	}, Who(by)) {
 		return nil
 	}
-	// The component in an Event may be a monitor; the writer of the object belongs to a system.
+	// The component in an Event may be a monitor whose system is unknown, but the field manager that wrote the Event
+	// may belong to a known system.
 	who := Who(by)
 	for _, entry := range e.ManagedFields {
 		who = cmp.Or(who, Who(entry.Manager))

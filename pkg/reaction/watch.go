@@ -32,7 +32,7 @@ type Options struct {
 	Client kubernetes.Interface
 	// Targets are the nodes with the fault.
 	Targets []string
-	// AllNodes is for expectations about other nodes.
+	// AllNodes selects all nodes, for expectations about nodes that are not targets.
 	AllNodes bool
 	// Namespace and Selector select the pods of a workload, which matter on any node; see Tracker.Workload.
 	Namespace string
@@ -56,8 +56,8 @@ type Baseline struct {
 	Victims map[string]int
 }
 
-// Watch follows the cluster until ctx ends. It returns when the states before the fault are known. Later changes are
-// reactions.
+// Watch follows the cluster until ctx ends. It returns as soon as the states before the fault are known, and continues
+// in the background. Later changes are reactions.
 func Watch(ctx context.Context, o Options) (Baseline, error) {
 	w := &watcher{Options: o, tracker: NewTracker(o.Targets), failed: map[string]error{}}
 	if o.Selector != nil {

@@ -2,7 +2,7 @@ package redact
 
 import "reflect"
 
-// Clone returns a copy that shares no memory that Walk can change with the value.
+// Clone returns a copy of a value. The copy and the value share no memory that Walk can change.
 func Clone[T any](value T) T {
 	return clone(reflect.ValueOf(&value)).Elem().Interface().(T)
 }

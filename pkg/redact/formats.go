@@ -156,7 +156,7 @@ func ownFormats() []format {
 		newFormat(`(?:hooks\.slack\.com/[a-z]+|discord(?:app)?\.com/api/webhooks|webhook\.office\.com|`+
 			`outlook\.office\.com/webhook|hooks\.zapier\.com/hooks/catch|api\.telegram\.org/bot)/?([^\s"'<>]+)`, 1, 0,
 			"hooks.slack.com", "/api/webhooks/", "webhook", "hooks.zapier.com", "api.telegram.org"),
-		// Azure's shared access signatures, and signed addresses of clouds.
+		// Azure's shared access signatures, and signed URLs of cloud providers.
 		newFormat(`(?i)[?&;"' ](?:sig|x-amz-signature|x-amz-credential|x-amz-security-token|x-goog-signature|`+
 			`x-goog-credential|session_state|id_token_hint|samlresponse|awsaccesskeyid|signature)=([^&\s"';]+)`, 1, 0, "sig=", "amz-", "goog-", "awsaccess",
 			"signature=", "state=", "hint=", "samlresponse="),

@@ -167,8 +167,8 @@ var keyOf = set(
 	"pre",
 )
 
-// places are last words in names of settings that contain the location or the name of a secret, or how it is handled:
-// TOKEN_FILE, secretName, passwordPolicy, authMode.
+// places are the last words in the names of settings that contain the location or the name of a secret, or describe how
+// the secret is handled: TOKEN_FILE, secretName, passwordPolicy, authMode.
 var places = set(
 	"file",
 	"path",
@@ -220,7 +220,7 @@ var places = set(
 	"driver",
 )
 
-// pointers are names that end with a word for a secret, but contain the name of an object.
+// pointers are words before "secret" in setting names whose values are the names of objects, not secrets.
 var pointers = set("existing", "pull", "tls", "image", "cert", "certificate", "config", "ca")
 
 func set(all ...string) map[string]bool {
@@ -279,7 +279,7 @@ var sums = set(
 	"rev",
 )
 
-// ids are words before "id" in names of identifiers that look random.
+// ids are the words that precede "id" in the names of identifiers whose values look random.
 var ids = set("container", "sandbox", "pod", "image", "machine", "boot", "instance", "node", "run", "job", "trace")
 
 // sumName reports whether a setting contains a checksum according to its name.
@@ -311,7 +311,8 @@ func isSecretWord(word string) bool {
 		slices.ContainsFunc(secretEnds, func(end string) bool { return strings.HasSuffix(word, end) })
 }
 
-// harmlessWords are values of such names that describe a problem or a choice: "token: expired".
+// harmlessWords are values that describe a problem or a choice, even though their names suggest a secret: "token:
+// expired".
 var harmlessWords = set(
 	"get", "post", "put", "patch", // failed to call webhook: Post "https://..."
 	"true",
@@ -382,8 +383,8 @@ var harmlessWords = set(
 	strings.ToLower(Mark)+`"`,
 )
 
-// harmlessValue reports whether the value of a name that suggests a secret is not a secret: a choice, a number of
-// tokens, a reference to a variable.
+// harmlessValue reports whether a value is not a secret although its name suggests one. Such values are a choice, a
+// number of tokens, or a reference to a variable.
 func harmlessValue(name, value string) bool {
 	bare := strings.ToLower(strings.Trim(value, "\\\"'.,;:()"))
 	if bare == "" || harmlessWords[bare] {

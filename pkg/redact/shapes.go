@@ -85,7 +85,7 @@ func isRandom(word string, identified bool) bool {
 			return true
 		}
 	}
-	// Base64 for addresses contains - and _: few of its parts are long, but it is long as a whole.
+	// URL-safe Base64 contains - and _: few of its parts are long, but it is long as a whole.
 	return len(word) >= 2*longRandom && mixed(word) && switches(word) > len(word)/3 && !wordy(word)
 }
 

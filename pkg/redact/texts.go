@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// arguments match commands that take a secret as an argument whose name does not indicate this. The first group is the
-// secret.
+// arguments match commands that take a secret as an argument, although no name indicates that the argument is a secret.
+// The first group is the secret.
 var arguments = []struct {
 	mark    string // in lower case
 	pattern *regexp.Regexp
@@ -295,7 +295,7 @@ var (
 	)
 	// flag matches an option that is followed by its value.
 	flag = regexp.MustCompile(`((?:^|[\s"'\[,])--?)([A-Za-z][\w.-]*)(["']?,?[ \t]+)(` + quoted + `|[^\s"'-][^\s"']*)`)
-	// header matches an HTTP header, and how curl -v and frameworks print it.
+	// header matches an HTTP header, including the forms in which curl -v and frameworks print it.
 	header = regexp.MustCompile(
 		`(?im)((?:^|["'<> \t-])(?:(?:proxy-)?authorization|set-cookie|cookie|x-[\w-]*(?:key|token|auth|secret)[\w-]*|[\w-]*api-?key|private-token)["']?[ \t]*[:=][ \t]*["']?)()()([^\n"']+)`,
 	)
@@ -375,8 +375,8 @@ var folded = regexp.MustCompile(`^([ \t]*)(?:- )?["']?([A-Za-z_][\w.-]*)["']?:[ 
 var heading = regexp.MustCompile(`([A-Za-z_][\w.-]*)[ \t]*[:=][ \t]*(?:<<[-~]?["']?(\w+)["']?)?[ \t]*$`)
 
 var (
-	// typed matches names of passwords, which people choose: below such a name, even plain words joined by dashes are a
-	// value.
+	// typed matches names of passwords. Because people choose passwords, even plain words joined by dashes count as a
+	// value below such a name.
 	typed = regexp.MustCompile(`(?i)^(?:[\w.-]*password|passwd|passphrase|kennwort|passwort)$`)
 	// series matches the first line of a list, and item an item line: "tokens:", "- X"; "TOKENS = [", `"X",`.
 	series = regexp.MustCompile(`([A-Za-z_][\w.-]*)[sS][ \t]*[:=][ \t]*\[?[ \t]*$`)
@@ -454,7 +454,7 @@ func withoutLines(text string, file bool) string {
 	return strings.Join(lines, "\n")
 }
 
-// nameMarks are strings, one of which occurs in each name that suggests a secret. Most texts contain none.
+// nameMarks are strings. Each name that suggests a secret contains at least one of them; most texts contain none.
 var nameMarks = []string{
 	"token", "pass", "pwd", "pw", "pin", "psk", "secret", "cred", "key", "auth", "webhook", "docker", "dsn", "cookie",
 	"jwt",

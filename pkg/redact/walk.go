@@ -18,13 +18,13 @@ import (
 type Walker struct {
 	// Removed is the number of secrets that were removed, by location: "pods env", "logs".
 	Removed map[string]int
-	// Shared is true if values share lists, like thousands of pods from the same template: each list is walked only
-	// once. Walked values must not be freed before the walker.
+	// Shared is true if values share lists, as thousands of pods from the same template do. Each list is then walked
+	// only once. Walked values must not be freed before the walker.
 	Shared bool
 	seen   map[uintptr]bool
 	// known caches the results for strings that occur in many objects.
 	known map[call]string
-	// names caches the meanings of field and label names, which objects also share.
+	// names caches the meanings of field and label names, which also occur in many objects.
 	names map[string]meaning
 }
 
@@ -45,7 +45,7 @@ func (w *Walker) named(name string) meaning {
 	return known
 }
 
-// call is the key of the cache of results: a string, its name, and how it is interpreted.
+// call is a key in the cache of results: a string, its name, and how the string is interpreted.
 type call struct {
 	read  reading
 	name  string
@@ -175,7 +175,7 @@ func (w *Walker) walkStruct(at where, name string, v reflect.Value) {
 		return
 	}
 	s := shapeOf(v.Type())
-	// Examples are env, [{name: NGC_API_KEY, value: ...}], and headers.
+	// Examples of structs with a name and a value are env, [{name: NGC_API_KEY, value: ...}], and headers.
 	if s.named >= 0 && v.CanSet() {
 		value := v.Field(s.value)
 		if v.Type() == headerType && !publicHeader(v.Field(s.named).String()) && value.String() != "" {
@@ -208,8 +208,8 @@ func (w *Walker) walkMap(at where, name string, v reflect.Value) {
 	if v.IsNil() || v.Type().Key().Kind() != reflect.String {
 		return
 	}
-	// For example [{name: NGC_API_KEY, value: ...}], and rules that set a label: [{targetLabel: apikey, replacement:
-	// ...}].
+	// The name and the value may be two entries, for example in [{name: NGC_API_KEY, value: ...}], or in rules that set
+	// a label: [{targetLabel: apikey, replacement: ...}].
 	variable, of := "", ""
 	for _, pair := range [][2]string{{"name", "value"}, {"targetLabel", "replacement"}} {
 		if named := v.MapIndex(reflect.ValueOf(pair[0]).Convert(v.Type().Key())); named.IsValid() && variable == "" &&
@@ -315,7 +315,8 @@ func stringsOf(v reflect.Value) ([]string, bool) {
 	return all, true
 }
 
-// isCommand reports whether a list contains options, and is therefore a command line, whatever its name: extraArgs.
+// isCommand reports whether a list contains options, and is therefore a command line, whatever the list's name is (for
+// example, extraArgs).
 func isCommand(all []string) bool {
 	for _, arg := range all {
 		if strings.HasPrefix(arg, "-") {
@@ -334,7 +335,7 @@ func (w *Walker) Arguments(place string, all []string) []string {
 	return cleaned
 }
 
-// json returns JSON without secrets, or nothing if it is not valid JSON.
+// json returns JSON text without its secrets, or nothing if the text is not valid JSON.
 func (w *Walker) json(at where, name string, raw []byte) []byte {
 	if len(raw) == 0 {
 		return raw
@@ -358,8 +359,8 @@ func (w *Walker) json(at where, name string, raw []byte) []byte {
 	return cleaned
 }
 
-// WalkTexts removes secrets from all strings in the value that a pointer points to, treating them as text: data from a
-// node consists of neither settings nor identifiers.
+// WalkTexts removes secrets from all strings in the value that a pointer points to, treating them as text, because data
+// from a node consists of neither settings nor identifiers.
 func (w *Walker) WalkTexts(place string, pointer any) {
 	w.walk(where{place: place, texts: true}, "", reflect.ValueOf(pointer))
 }
@@ -424,7 +425,7 @@ func (w *Walker) clean(at where, name, value string) string {
 	return cleaned
 }
 
-// Text removes secrets from a text, and counts them.
+// Text removes secrets from text, and counts them.
 func (w *Walker) Text(place, text string) string {
 	cleaned := Text(text)
 	w.count(place, text, cleaned)

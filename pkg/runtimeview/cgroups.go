@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// anyUses reports whether a configured handler has this value of SystemdCgroup.
+// anyUses reports whether a configured handler has the given value of SystemdCgroup.
 func (v *View) anyUses(systemd bool) bool {
 	return slices.ContainsFunc(v.Runtime.Handlers, func(h Handler) bool {
 		return h.UsesRunc() && h.OnDisk != nil && h.Effective().Systemd() == systemd
 	})
 }
 
-// cgroups finds handlers whose cgroup driver differs from the default handler's, or from the kubelet's if that decides.
-// Only their pods fail.
+// cgroups finds handlers whose cgroup driver differs from the default handler's, or from the kubelet's if the kubelet's
+// driver is authoritative. Only the pods of these handlers fail.
 func (v *View) cgroups() []Finding {
 	var expected *bool
 	who := ""

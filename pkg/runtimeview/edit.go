@@ -10,11 +10,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/containerd"
 )
 
-// Edit is a sed script that fixes one configuration file. It applies to the file in the state in which it was read.
+// Edit is a sed script that fixes one configuration file. It applies to the file as it was when it was read.
 type Edit struct{ File, Sed string }
 
-// editable reports whether a file can be edited manually: it is not a link, which sed would replace with a file, and no
-// other program regenerates the file.
+// editable reports whether a file can be edited manually: it is not a link, because sed would replace a link with a
+// file, and no other program regenerates it.
 func (i *Instance) editable(file string) bool {
 	n := slices.IndexFunc(i.Files, func(f File) bool { return f.Path == file })
 	return n >= 0 && i.ConfigError == "" && i.Files[n].Link == "" && i.Files[n].NotEdited == ""
@@ -29,7 +29,7 @@ func (i *Instance) lines(file string) []string {
 	return all
 }
 
-// isPlain reports whether text contains no special characters for sed except dots.
+// isPlain reports whether text contains no characters that are special to sed, except dots.
 func isPlain(text string) bool { return regexp.MustCompile(`^[A-Za-z0-9._/-]+$`).MatchString(text) }
 
 // pattern returns a sed regular expression that matches plain text.

@@ -22,13 +22,13 @@ type Finding struct {
 	Title string `json:"-"`
 	// Edit fixes the file, or is nil if the correct value is unknown.
 	Edit *Edit `json:"-"`
-	// Handlers are the affected handlers. It is empty if the problem affects all of them.
+	// Handlers lists the affected handlers. It is empty if the problem affects all handlers.
 	Handlers []string `json:"-"`
 	// Quotes are the relevant lines of files and output.
 	Quotes []Quote `json:"-"`
 	// Latent means that the problem is only in the files, which the running daemon has not loaded yet.
 	Latent bool `json:"-"`
-	// Mild means that the problem alone causes no failure.
+	// Mild means that the problem causes no failure by itself.
 	Mild bool `json:"-"`
 }
 
@@ -79,8 +79,8 @@ func (v *View) notServing() []Finding {
 	return all
 }
 
-// notLoaded finds files with which containerd starts but its CRI plugin does not load, so that the node becomes
-// NotReady.
+// notLoaded finds files that allow containerd to start but prevent its CRI plugin from loading, so that the node
+// becomes NotReady.
 func (v *View) notLoaded() []Finding {
 	i, all := v.Runtime, []Finding(nil)
 	later := ""
@@ -141,8 +141,8 @@ func (v *View) notLoaded() []Finding {
 	return all
 }
 
-// ignored finds settings that containerd ignores without an error: pods start without a GPU, or the handler does not
-// exist.
+// ignored finds settings that containerd ignores without an error. As a result, pods start without a GPU, or the
+// handler does not exist.
 func (v *View) ignored() []Finding {
 	i, all := v.Runtime, []Finding(nil)
 	for _, p := range i.Problems {
@@ -293,9 +293,9 @@ func (v *View) misdirected() []Finding {
 	return all
 }
 
-// ToolkitEnv returns the settings with which the NVIDIA Container Toolkit edits the correct containerd, or none if they
-// are unknown. All four are required: since v1.18, the toolkit writes a drop-in and reads the configuration with
-// `containerd config dump`, using the first containerd in the node's PATH.
+// ToolkitEnv returns the settings with which the NVIDIA Container Toolkit edits the configuration of the correct
+// containerd, or none if they are unknown. All four are required: since v1.18, the toolkit writes a drop-in and reads
+// the configuration with `containerd config dump`, using the first containerd in the node's PATH.
 func (v *View) ToolkitEnv() []Setting {
 	i := v.Runtime
 	if i == nil || i.ConfigPath == "" {
@@ -434,7 +434,7 @@ func (v *View) missing() []Finding {
 // runcType is the runtime_type that the NVIDIA Container Toolkit sets for its handlers.
 const runcType = "io.containerd.runc.v2"
 
-// unusable returns the problem of a program as the end of a sentence.
+// unusable describes a program's problem, as the end of a sentence.
 func unusable(problem string) string {
 	switch problem {
 	case "missing":

@@ -26,7 +26,7 @@ func (i *Instance) has(kind containerd.ProblemKind) bool {
 	return slices.ContainsFunc(i.Problems, func(p containerd.Problem) bool { return p.Kind == kind })
 }
 
-// quotes returns the line that causes the problem, and how containerd interprets it.
+// quotes returns the line that causes the problem, and containerd's interpretation of that line.
 func (i *Instance) quotes(p containerd.Problem) []Quote {
 	var all []Quote
 	if line := i.Line(p.File, p.Line); line != "" {

@@ -58,7 +58,7 @@ type Instance struct {
 
 	// Problems are settings in the files that the daemon ignores or cannot load.
 	Problems []containerd.Problem `json:"-"`
-	// CDI is enable_cdi in memory, or nil if it is unknown.
+	// CDI is the value of enable_cdi in memory, or nil if it is unknown.
 	CDI *bool `json:"-"`
 	// Imports are the imports of the root file, as written in the file.
 	Imports []string `json:"-"`
@@ -270,7 +270,7 @@ func (h Handler) Effective() Settings {
 	return *h.OnDisk
 }
 
-// enabledCDI returns enable_cdi from the configuration returned by CRI, or nil.
+// enabledCDI returns the value of enable_cdi in the configuration that CRI returned, or nil.
 func enabledCDI(said *cri.Info) *bool {
 	if said == nil {
 		return nil

@@ -35,8 +35,8 @@ func ParseHosts(all []string) (Hosts, error) {
 	return hosts, nil
 }
 
-// Serve runs an HTTP proxy on the listener that connects only to these hosts, using the method CONNECT, until ctx is
-// done. The proxy does not see the transmitted data.
+// Serve runs an HTTP proxy on the listener until ctx is done. The proxy connects only to these hosts, with the CONNECT
+// method, and does not see the transmitted data.
 func (h Hosts) Serve(ctx context.Context, listener net.Listener) {
 	server := &http.Server{Handler: h, ReadHeaderTimeout: 30 * time.Second}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })

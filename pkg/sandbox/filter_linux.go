@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// auditArch identifies the architecture's own system calls, so that those of a 32-bit ABI are rejected.
+// auditArch identifies the architecture's own system calls, so that system calls of a 32-bit ABI are rejected.
 var auditArch = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}
 
 // x32 marks the system calls of the x32 ABI on amd64.
@@ -25,12 +25,12 @@ type rule struct {
 }
 
 // refused are the system calls with which a program could avoid being recorded, gain capabilities in its own namespace,
-// forge another program's arguments, or reach something outside that namespaces do not separate.
+// forge another program's arguments, or reach something outside the sandbox that namespaces do not isolate.
 var refused = []rule{
 	// ptrace does not follow untraced processes. In a user namespace, the program would be root for large parts of the
 	// kernel.
 	{call: unix.SYS_CLONE, errno: unix.EPERM, mask: unix.CLONE_UNTRACED | unix.CLONE_NEWUSER},
-	// Its flags are in memory and cannot be checked. Libraries use clone instead.
+	// The flags of clone3 are in memory and cannot be checked. Libraries use clone instead.
 	{call: unix.SYS_CLONE3, errno: unix.ENOSYS},
 	{call: unix.SYS_UNSHARE, errno: unix.EPERM, mask: unix.CLONE_NEWUSER},
 	{call: unix.SYS_SETNS, errno: unix.EPERM},
@@ -107,11 +107,11 @@ func restrict() error {
 	return unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&prog)), 0, 0)
 }
 
-// unreachable makes this process, the first one, unreachable for the program if both have the same user: the program
-// can neither terminate it with a signal, nor read or change it.
+// unreachable makes this process, which is the first one, unreachable for the program if both run as the same user: the
+// program can neither terminate it with a signal, nor read or change it.
 func unreachable() error {
-	// The kernel drops signals from inside the sandbox to the first process if it has no handler for them. The handlers
-	// are those of the Go runtime, which needs only the one for SIGURG.
+	// The kernel drops signals that are sent from inside the sandbox to the first process if the first process has no
+	// handler for them. Its handlers are those of the Go runtime, which needs only the one for SIGURG.
 	var none struct {
 		handler, flags, restorer uintptr
 		mask                     uint64
@@ -130,8 +130,8 @@ func unreachable() error {
 	return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 }
 
-// Limits for the program. Its total memory is not limited, because that requires a control group. If memory is short,
-// the kernel kills the program first.
+// Limits for the program. Its total memory is not limited, because that would require a control group. If memory is
+// short, the kernel kills the program first.
 const (
 	maxFile      = 1 << 30 // bytes
 	maxProcesses = 4096    // only if the program has its own user

@@ -92,7 +92,7 @@ func loopback() error {
 	return unix.IoctlIfreq(socket, unix.SIOCSIFFLAGS, request)
 }
 
-// send opens a listener and passes it to the caller. A socket stays in the network in which it was opened.
+// send opens a listener and passes it to the caller. A socket stays in the network namespace in which it was opened.
 func send(to *os.File) error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -316,7 +316,8 @@ func program(pid int) string {
 	return path
 }
 
-// readAtMost returns the beginning of a file, or nothing if it cannot be read, because the process may have exited.
+// readAtMost returns the beginning of a file, or nothing if the file cannot be read, because the process that it
+// belongs to may have exited.
 func readAtMost(path string, limit int64) []byte {
 	file, err := os.Open(path)
 	if err != nil {

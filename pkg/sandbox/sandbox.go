@@ -7,7 +7,8 @@
 //     home directory, no /run, and only its own processes.
 //   - Its only network is the loopback interface, on which the caller serves what the program may access.
 //
-// All its processes terminate with it. The sandbox uses ptrace to record which programs it executes.
+// When the program exits, all processes that it started are terminated. The sandbox uses ptrace to record which
+// programs it executes.
 //
 // The sandbox uses the kernel's namespaces, as container runtimes do, but requires no container runtime. It is
 // available
@@ -31,10 +32,10 @@ const Dir = "/task"
 type Program struct {
 	Command string   // command for sh -c
 	Env     []string // complete environment of the program
-	// Own is the host directory that is visible to the program as Dir and writable. Only the caller may be able to
-	// enter the parent directory, so that no other user can use files that the program leaves in Own.
+	// Own is the host directory that the program sees as Dir and can write to. Only the caller may be able to enter the
+	// parent directory of Own, so that no other user can use files that the program leaves in Own.
 	Own string
-	// Read are host directories that the program may read under the same path. The working directory is the first of
+	// Read lists host directories that the program may read at the same paths. The working directory is the first of
 	// them, or Dir if there are none. See CheckRead.
 	Read []string
 	// Hidden are host files, such as kubeconfigs, that appear empty to the program. They may be in system directories,

@@ -126,8 +126,8 @@ func asUser(attributes *syscall.SysProcAttr) {
 	attributes.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN, unix.CAP_SYS_PTRACE}
 }
 
-// unused returns a user ID without a user and without a process, from the range that systemd uses for its own transient
-// users: https://systemd.io/UIDS-GIDS.
+// unused returns a user ID that belongs to no user and no process, from the range that systemd uses for its own
+// transient users: https://systemd.io/UIDS-GIDS.
 func unused() (int, error) {
 	used := map[int]bool{}
 	processes, _ := filepath.Glob("/proc/[0-9]*")

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watcher waits for all processes in the sandbox, which is the task of a first process, and reports to the caller which
-// programs they execute.
+// watcher waits for all processes in the sandbox, as the first process in a PID namespace must, and reports to the
+// caller which programs they execute.
 type watcher struct {
 	main   int // PID of the program for which the sandbox was created
 	tell   *json.Encoder

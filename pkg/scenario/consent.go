@@ -95,7 +95,8 @@ func (c *consent) access(a Access) {
 	}
 }
 
-// protected reports whether the namespace belongs to the cluster, or contains an expression and may therefore do so.
+// protected reports whether the namespace belongs to the cluster, or may belong to it because its name contains an
+// expression.
 func protected(ns string) bool {
 	return strings.HasPrefix(ns, "kube-") || strings.HasPrefix(ns, "gpu-fault") || strings.Contains(ns, "${")
 }
@@ -192,7 +193,7 @@ func (c *consent) object(where string, object Object) {
 	}
 }
 
-// place records objects of cluster-wide effect, and objects in namespaces that the scenario does not create.
+// place records objects with a cluster-wide effect, and objects in namespaces that the scenario does not create.
 func (c *consent) place(where string, ref Ref) {
 	name := ref.Kind + "/" + ref.Name
 	switch {
@@ -283,7 +284,7 @@ func policyRules(value any) []rbacv1.PolicyRule {
 	}
 	var rules []rbacv1.PolicyRule
 	if json.Unmarshal(data, &rules) != nil {
-		// Not a boolean, but for example an expression: assume the worst.
+		// This is not a boolean but, for example, an expression, so assume the worst.
 		return []rbacv1.PolicyRule{{Verbs: []string{"*"}, Resources: []string{"*"}}}
 	}
 	return rules

@@ -37,7 +37,8 @@ func Decode[T any](file string, data []byte) (*Document[T], error) {
 	return d, nil
 }
 
-// Problem returns an error in a part of the file. path contains the names of fields and the indices of items.
+// Problem returns the error as a problem in a part of the file. path consists of the names of fields and the indices of
+// items.
 func (d *Document[T]) Problem(err error, field string, path ...any) *Problem {
 	at := d.root
 	for _, step := range path {

@@ -66,9 +66,9 @@ type FieldScore struct {
 	Got   string `json:"got,omitempty"`
 }
 
-// Compare compares a diagnosis with the correct one, field by field. It ignores case, punctuation and indices.
-// Kinds may be written in any form that kubectl accepts (deploy, deployments.apps), and a field path may omit
-// leading names as long as it has two or more.
+// Compare compares a diagnosis with the correct one, field by field. It ignores case, punctuation and indices. Kinds
+// may be written in any form that kubectl accepts (deploy, deployments.apps), and a field path may omit leading names
+// as long as two or more names remain.
 func Compare(right RootCause, got Diagnosis) []FieldScore {
 	return []FieldScore{
 		score("component", right.Component, got.Component, sameWords),

@@ -62,7 +62,7 @@ func (s *Scenario) draw(seed int64, given map[string]string, own *WorkloadFacts,
 	return drawn, compute(drawn, computed, facts)
 }
 
-// choose draws one of n. Seeds come in blocks of n, and within a block each value occurs exactly once, so a few
+// choose draws one of n values. Seeds come in blocks of n, and within a block each value occurs exactly once, so a few
 // consecutive seeds show many variants.
 func choose(seed int64, name string, n int) int {
 	block, position := uint64(seed)/uint64(n), uint64(seed)%uint64(n)
@@ -74,8 +74,8 @@ func choose(seed int64, name string, n int) int {
 	return order[position]
 }
 
-// pick draws one of n by hashing. It does not use a generator from Go's standard library, because a new release might
-// change it, and a recorded seed must always have the same meaning.
+// pick draws one of n values by hashing. It does not use a generator from Go's standard library, because a new release
+// might change the generator, and a recorded seed must always have the same meaning.
 func pick(what string, n int) int {
 	sum := sha256.Sum256([]byte(what))
 	high, _ := bits.Mul64(binary.BigEndian.Uint64(sum[:]), uint64(n))

@@ -113,7 +113,7 @@ func nvidiaRuntimeClass(ctx context.Context, client kubernetes.Interface) string
 }
 
 // localRegistry returns the local registry that kind, k3d and similar tools publish, as HOST:PORT for nodes and for
-// other clients. It returns "" if the user may not read it.
+// other clients. It returns "" if the user may not read what they publish.
 func localRegistry(ctx context.Context, client kubernetes.Interface) (host, address string) {
 	said, err := client.CoreV1().ConfigMaps(metav1.NamespacePublic).Get(ctx, "local-registry-hosting",
 		metav1.GetOptions{})

@@ -9,7 +9,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// Variables returns the variables that the check's expect may use.
+// Variables returns the variables that the check's expect expression may use.
 func (c Check) Variables() []string {
 	v := []string{"p", "facts", "now"}
 	switch {
@@ -147,7 +147,7 @@ func (l *linter) program(n *node, text, path string, names ...string) {
 	l.uses(n, path, expr.Placed{Program: p, Line: 1, Column: 1})
 }
 
-// expect compiles a check's expect. Its variables depend on the source of the check.
+// expect compiles a check's expect expression, whose variables depend on the source of the check.
 func (l *linter) expect(n *node, path string) {
 	e := n.get("expect")
 	if e == nil || e.value == nil {
@@ -243,7 +243,7 @@ func (l *linter) counts() {
 	}
 }
 
-// otherwise verifies that requires.otherwise names an existing scenario, and that it can take effect.
+// otherwise verifies that requires.otherwise names an existing scenario, and that the setting can take effect.
 func (l *linter) otherwise() {
 	name := l.s.Requires.Otherwise
 	if name == "" {

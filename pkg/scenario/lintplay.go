@@ -21,8 +21,8 @@ func SampleFacts() Facts {
 	return f
 }
 
-// seedsToPlay is the number of seeds that Lint uses in addition to each single choice; enough to cover most pairs of
-// choices.
+// seedsToPlay is the number of seeds that Lint uses in addition to each single choice. It is high enough to cover most
+// pairs of choices.
 const seedsToPlay = 24
 
 // play resolves the scenario with each choice of each parameter, and checks the results.
@@ -168,7 +168,7 @@ func (l *linter) collateral(r *Resolved) {
 	}
 }
 
-// tooWide returns the first field of a workload that covers its program, or "". A user who may change this field can
+// tooWide returns the first allowed field that covers a workload's program, or "". A user who may change this field can
 // replace the workload with something that only looks like it.
 func tooWide(a Allowed) string {
 	if !slices.Contains([]string{"Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob"}, a.Kind) {

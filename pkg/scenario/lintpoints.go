@@ -33,7 +33,7 @@ func (l *linter) weights() {
 	}
 }
 
-// names finds duplicate names of attempts, which reports use to identify them.
+// names finds duplicate names of attempts, because reports identify attempts by their names.
 func (l *linter) names() {
 	twice := func(path []string, field string, names []string) {
 		for i, name := range names {

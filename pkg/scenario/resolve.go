@@ -20,10 +20,10 @@ type Resolved struct {
 	Facts Facts          `json:"facts"`
 }
 
-// Resolve resolves the scenario for a seed and a cluster. The same seed, parameters and facts always give the
-// same result. Parameters in given override the seed, and must be values that it could draw. The result is
-// validated as strictly as the file, so that an expression cannot add what Parse rejects. Errors in expressions
-// are Problems, with their positions.
+// Resolve resolves the scenario for a seed and a cluster. The same seed, parameters and facts always give the same
+// result. Parameters in given override the seed, and must be values that could be drawn. The result is validated as
+// strictly as the file, so that an expression cannot add what Parse rejects. Errors in expressions are Problems, with
+// their positions.
 func (s *Scenario) Resolve(seed int64, given map[string]string, facts Facts) (*Resolved, error) {
 	src, err := s.from()
 	if err != nil {
@@ -77,7 +77,7 @@ type player struct {
 	vars expr.Vars
 }
 
-// play returns the resolved node, or nil if it is omitted or its when is false.
+// play returns the resolved node, or nil if it is omitted or its when condition is false.
 func (p *player) play(n *node, path string) *node {
 	if n.role == rolePlain || n.role == roleExpect || n.role == roleExpr {
 		return n.clone()

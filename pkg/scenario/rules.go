@@ -85,7 +85,8 @@ func (c *checker) is(n *node, path, name, want string) {
 	}
 }
 
-// set returns those of the given fields that are set in a map: for certain, or unless an expression omits them.
+// set returns which of the given fields are set in a map: those that are certainly set, and those that are set unless
+// an expression omits them.
 func set(n *node, names []string) (certain, perhaps []entry) {
 	for _, e := range n.keys {
 		if !slices.Contains(names, e.name) || e.value.shape == scalar && e.value.value == nil {
@@ -178,7 +179,7 @@ func (c *checker) needsText(n *node, name, path string) {
 	}
 }
 
-// probe validates the pod of a probe, whose kind and name are optional.
+// probe validates the pod of a probe. The kind and the name of the pod are optional.
 func (c *checker) probe(n *node, path string) {
 	for _, name := range []string{"pod", "peer"} {
 		pod := n.get(name)

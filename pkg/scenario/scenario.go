@@ -70,11 +70,11 @@ type Requires struct {
 	NodeAccess    bool `json:"nodeAccess,omitempty"`    // privileged pods must be allowed in the ledger's namespace
 	// Otherwise is a built-in scenario that replaces this one if NetworkPolicies are not enforced.
 	Otherwise string `json:"otherwise,omitempty"`
-	// Toolkit requires the NVIDIA Container Toolkit on the nodes. It configures a handler for the container runtime,
-	// which nodes with simulated GPUs lack.
+	// Toolkit requires the NVIDIA Container Toolkit on the nodes. The toolkit configures a handler for the container
+	// runtime. Nodes with simulated GPUs lack this handler.
 	Toolkit bool `json:"toolkit,omitempty"`
-	// DevicePlugin requires a device plugin on the nodes, so that the kubelet can mark its GPUs as unhealthy. Simulated
-	// GPUs have no device plugin.
+	// DevicePlugin requires a device plugin on the nodes, so that the kubelet can mark the plugin's GPUs as unhealthy.
+	// Simulated GPUs have no device plugin.
 	DevicePlugin bool `json:"devicePlugin,omitempty"`
 	// Images must be available to the nodes: already on the node, or in a reachable registry.
 	Images []string `json:"images,omitempty"`
@@ -93,7 +93,7 @@ type Param struct {
 // Public is the half of the scenario that the candidate may read.
 type Public struct {
 	Title string `json:"title"`
-	// Briefing describes the symptom as a user of the cluster would, and the expected result; never the cause.
+	// Briefing describes the symptom, as a user of the cluster would, and the expected result, but never the cause.
 	Briefing string `json:"briefing"`
 	Access   Access `json:"access"`
 	// Simulated states which parts of the lab are simulated, so that candidates do not mistake them for the fault.
@@ -101,7 +101,7 @@ type Public struct {
 	// Terraform describes what the module manages, and what its resources that are not in the cluster
 	// represent. It is shown only to candidates who receive the module.
 	Terraform string `json:"terraform,omitempty"`
-	// Choices are offered by the interactive submit command; without them, it asks for free text.
+	// Choices are offered by the interactive submit command; without choices, the command asks for free text.
 	Choices Choices `json:"choices,omitempty"`
 }
 
@@ -160,7 +160,7 @@ type Terraform struct {
 	Resources map[string]map[string]map[string]any `json:"resources,omitempty"`
 }
 
-// Sealed is the half with the answer.
+// Sealed is the half of the scenario that contains the answer.
 type Sealed struct {
 	// Broken must hold before the candidate begins, which verifies that the symptom is present. If it does not
 	// hold, the start fails.
@@ -226,7 +226,7 @@ type Grade struct {
 	StableFor  Duration   `json:"stableFor,omitempty"`
 	Collateral Collateral `json:"collateral,omitempty"`
 	// OwnSessions accepts processes in separate sessions, which programs such as torchrun start. Otherwise, these
-	// processes are considered to be the candidate's, started with kubectl exec.
+	// processes are considered to have been started by the candidate with kubectl exec.
 	OwnSessions bool    `json:"ownSessions,omitempty"`
 	Weights     Weights `json:"weights,omitzero"` // zero: DefaultWeights
 }
@@ -234,7 +234,7 @@ type Grade struct {
 // Collateral describes the permitted changes. Any other difference from the baseline is damage.
 type Collateral struct {
 	Allow []Allowed `json:"allow,omitempty"`
-	// Nodes are paths on nodes that a candidate who can become root there may change: /etc/containerd.
+	// Nodes are paths on nodes, such as /etc/containerd, that a candidate who can become root there may change.
 	Nodes []string `json:"nodes,omitempty"`
 }
 
@@ -269,8 +269,8 @@ type Attempt struct {
 	When  string `json:"when,omitempty"`
 	Why   string `json:"why"` // why the attempt is correct, or why it must fail
 	Steps []Step `json:"steps"`
-	// Terraform applies the steps to the module, and submits it. Its cloud resources are objects of apiVersion
-	// terraform.
+	// Terraform applies the steps to the module, and submits the module. The module's cloud resources are objects with
+	// the apiVersion terraform.
 	Terraform bool `json:"terraform,omitempty"`
 }
 
@@ -287,36 +287,36 @@ type Check struct {
 	Name string `json:"name"` // the condition in words, such as "the trainer's pods run on both nodes"
 	When string `json:"when,omitempty"`
 
-	// Object reads one object (o; null if it does not exist). Objects lists objects (list). The variable was contains
-	// the value at the baseline.
+	// Object reads one object and provides it as o, which is null if the object does not exist. Objects lists objects
+	// and provides list. The was variable contains the value at the baseline.
 	Object  *Ref      `json:"object,omitempty"`
 	Objects *Selector `json:"objects,omitempty"`
-	// With lists additional objects, by name, for expect to compare with the source: with.classes.
+	// With lists additional objects, by name, that Expect can compare with the source, for example as with.classes.
 	With map[string]Selector `json:"with,omitempty"`
 	// Logs reads the concatenated logs of the pods' containers as text.
 	Logs *Logs `json:"logs,omitempty"`
-	// Events lists events about an object, or without its name about all objects of the kind in the namespace
-	// (list).
+	// Events lists events about an object or, if the name is empty, about all objects of the kind in the namespace. It
+	// provides list.
 	Events *Ref `json:"events,omitempty"`
-	// Exec runs a command in a container (stdout, stderr, code).
+	// Exec runs a command in a container, and provides stdout, stderr and code.
 	Exec *Exec `json:"exec,omitempty"`
-	// HTTP sends a request from inside the cluster (status, 0 if there is no response; body).
+	// HTTP sends a request from inside the cluster, and provides status (0 if there is no response) and body.
 	HTTP *HTTP `json:"http,omitempty"`
-	// Can checks whether a user may do something (allowed, reason).
+	// Can checks whether a user may do something, and provides allowed and reason.
 	Can *Can `json:"can,omitempty"`
-	// Probe creates a pod, waits until the pod terminates or Within expires, and deletes the pod (o; text: the pod's
-	// log; list: the pod's events).
+	// Probe creates a pod, waits until the pod terminates or Within expires, and deletes the pod. It provides o, text
+	// (the pod's log) and list (the pod's events).
 	Probe *Probe `json:"probe,omitempty"`
-	// Handler reads a runtime handler that the container runtime on a node has loaded (o: type, binaryName, lasts and
-	// lost; null if the handler does not exist). lasts reports whether the node's files contain the same handler, in a
-	// location that persists when the node restarts; lost is the reason if they do not. The handler is read once, by a
-	// pod on the node.
+	// Handler reads a runtime handler that the container runtime on a node has loaded. It provides o, with type,
+	// binaryName, lasts and lost; o is null if the handler does not exist. lasts reports whether the node's files
+	// contain the same handler, in a location that persists when the node restarts; lost is the reason if they do not.
+	// The handler is read once, by a pod on the node.
 	Handler *Handler `json:"handler,omitempty"`
-	// Terraform lists the resources of a type in the submitted module (list). The check is skipped if there is no
-	// module.
+	// Terraform lists the resources of a type in the submitted module, and provides list. The check is skipped if there
+	// is no module.
 	Terraform string `json:"terraform,omitempty"`
 
-	// Expect is CEL over the variables of the source, p, facts and now; it must be true. It is not
+	// Expect is a CEL expression over the variables of the source and over p, facts and now. It must be true. It is not
 	// interpolated.
 	Expect string `json:"expect"`
 	// Message describes the problem if the check fails, for the report after the exercise.

@@ -67,12 +67,13 @@ type Firewall struct {
 	Node  string `json:"node"`
 	Table string `json:"table"` // in family inet; must not exist yet
 	Port  int    `json:"port"`  // server port
-	// Drop is requests, answers, large (responses longer than 576 bytes), or outgoing (requests of the node itself).
+	// Drop determines which packets to drop: requests, answers, large (responses longer than 576 bytes), or outgoing
+	// (requests of the node itself).
 	Drop string `json:"drop"`
 }
 
-// Device makes the kubelet on a node consider GPUs unhealthy, as if the device plugin had reported it: the node then
-// has fewer allocatable GPUs.
+// Device makes the kubelet on a node consider GPUs unhealthy, as if the device plugin had reported them as unhealthy.
+// The node then has fewer allocatable GPUs.
 type Device struct {
 	Node string `json:"node"`
 	GPU  string `json:"gpu"` // index, UUID or PCI address, a list such as 0,1, or all

@@ -7,8 +7,7 @@ import (
 	"slices"
 )
 
-// node is a value in a file with its position, so that later problems can refer to the position. Aliases and merge keys
-// are resolved.
+// node is a value in a file, with its position for problems that are found later. Aliases and merge keys are resolved.
 type node struct {
 	line, column int
 	style        style

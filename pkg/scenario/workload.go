@@ -15,14 +15,14 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
-// Played configures a scenario for an existing Deployment of the trainer, which replaces the one that the scenario
+// Played configures a scenario to use an existing Deployment of the trainer instead of the one that the scenario
 // creates. A scenario supports this only if its fault is confined to the Deployment, and can be observed and graded
-// without knowing what the Deployment computes. facts.workload is then set.
+// without knowing what the Deployment computes. If the trainer's Deployment is used, facts.workload is set.
 type Played struct {
-	// Namespace and Name are the parameters that get the values of the Deployment.
+	// Namespace and Name are the names of the parameters that are set to the Deployment's namespace and name.
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Only limits parameters to these choices.
+	// Only contains the only values that some of the parameters may have, by parameter.
 	Only map[string][]any `json:"only,omitempty"`
 }
 

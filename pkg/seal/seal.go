@@ -1,8 +1,8 @@
 // Package seal distinguishes a record that a run wrote from a forged one.
 //
 // A record is a ConfigMap. Anyone with permission to write ConfigMaps in the ledger can write any record, including
-// valid checksums. Therefore an undo changes API objects only if a seal confirms it. The seal is a hash of all data
-// that the undo uses. It is kept in an object that can be written only with other permissions:
+// valid checksums. Therefore an undo changes API objects only if a seal confirms the undo. The seal is a hash of all
+// data that the undo uses. It is kept in a place that can be written only with different permissions:
 //
 //   - on each object that the run creates, as its mark;
 //   - in a ClusterRole without rules, for objects on which a mark would reveal the exercise (ClusterRoles);
@@ -23,8 +23,8 @@ import (
 // Seal is a hash as fourteen letters and digits, so that it can be part of a name or label.
 type Seal string
 
-// Of returns the seal of a step's undo. The undo must not contain data that is unknown before the change, such as a
-// UID.
+// Of returns the seal of a step's undo data, which must not contain anything that is unknown before the change, such as
+// a UID.
 func Of(run, step string, undo []byte) Seal { return Seal(spell("%q %q %s", run, step, undo)) }
 
 // Mark returns the mark for an object of the sealed step. Objects of the same step have different marks, so that the
@@ -47,17 +47,17 @@ func spell(format string, args ...any) string {
 
 // Keeper keeps seals in objects that clients with access only to records cannot write.
 type Keeper interface {
-	// Keep keeps a seal. It is called before anything is changed, and may be called twice.
+	// Keep stores a seal. It is called before anything is changed, and may be called twice.
 	Keep(ctx context.Context, s Seal) error
 	// Has reports whether the seal is kept.
 	Has(ctx context.Context, s Seal) (bool, error)
-	// Drop deletes a seal after its change is undone. It may be called twice.
+	// Drop deletes a seal after the change that it confirms has been undone. It may be called twice.
 	Drop(ctx context.Context, s Seal) error
 	// Where returns the name of the object that keeps the seal, for messages.
 	Where(s Seal) string
 }
 
-// BrokenError means that the undo in a record does not match the seal of its run.
+// BrokenError means that the undo data in a record does not match the seal of the run.
 type BrokenError struct {
 	Where string // the object that should have kept the seal
 	// ByHand describes what to do if the record is genuine.

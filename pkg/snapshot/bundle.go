@@ -49,7 +49,7 @@ func openFolder(path string) (*Snapshot, error) {
 	return s, s.isOne()
 }
 
-// isOne returns an error for directories and archives that are not snapshots.
+// isOne returns an error if the directory or archive is not a snapshot.
 func (s *Snapshot) isOne() error {
 	if s.Meta.Kind == "" {
 		return errors.New(
@@ -93,7 +93,7 @@ func readBundle(f io.Reader) (*Snapshot, error) {
 			return nil, unpackError(err)
 		}
 	}
-	// The checksum is at the end.
+	// Read the archive to its end, because that is where the checksum is.
 	if _, err := io.Copy(io.Discard, limited); err != nil {
 		return nil, unpackError(err)
 	}
@@ -104,7 +104,8 @@ func readBundle(f io.Reader) (*Snapshot, error) {
 	return s, s.isOne()
 }
 
-// entryName returns the name in the layout, without "./" and without the directory that contains the whole bundle.
+// entryName returns the name of an entry in the layout, without "./" and without the directory that contains the whole
+// bundle.
 func entryName(raw string, folder *string) (string, error) {
 	name := strings.TrimSuffix(strings.TrimPrefix(raw, "./"), "/")
 	if name == "" {

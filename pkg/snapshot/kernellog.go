@@ -63,7 +63,7 @@ func parseRecord(line string) (api.KernelRecord, bool) {
 	}, true
 }
 
-// microseconds parses a time. It rejects values that overflow a duration, 292 years.
+// microseconds parses a time. It rejects values that overflow a time.Duration (292 years).
 func microseconds(text string) (time.Duration, bool) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 || n > int64((1<<63-1)/time.Microsecond) {
@@ -116,7 +116,7 @@ func formatKernelLog(records []api.KernelRecord) string {
 	return b.String()
 }
 
-// escaped matches the kernel's escape sequences for unprintable bytes: \x0a.
+// escaped matches the kernel's escape sequences for unprintable bytes, such as \x0a.
 // https://docs.kernel.org/admin-guide/abi-testing.html, dev-kmsg
 var escaped = regexp.MustCompile(`\\x[0-9a-f]{2}`)
 

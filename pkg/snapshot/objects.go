@@ -230,7 +230,7 @@ func (r *reader) eachYAML(data []byte, do func([]byte) error) error {
 	}
 }
 
-// count limits the memory that a small file can use.
+// count counts objects and values, and limits their number so that a small file cannot use a large amount of memory.
 func (r *reader) count(data []byte) error {
 	r.objects += bytes.Count(data, []byte("{")) + bytes.Count(data, []byte("[")) + bytes.Count(data, []byte("null"))
 	if r.objects > maxObjects {
@@ -341,7 +341,8 @@ func (s *Snapshot) Sort() {
 	sortLogs(s.Logs)
 }
 
-// sorted sorts objects, moving them only if necessary: they are large and usually already in the API server's order.
+// sorted sorts objects. It moves them only if necessary, because they are large and usually already in the API server's
+// order.
 func sorted[T any, P interface {
 	*T
 	metav1.Object
@@ -373,7 +374,7 @@ func sorted[T any, P interface {
 	return all[:kept]
 }
 
-// kindOf returns the group, version and kind of an object in a list with several kinds, and "" in other lists.
+// kindOf returns the group, version and kind of an object in a list with several kinds. For other lists, it returns "".
 func kindOf(object any) string {
 	custom, is := object.(*unstructured.Unstructured)
 	if !is {

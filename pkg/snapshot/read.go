@@ -13,12 +13,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// Input limits. A real snapshot of 5,000 nodes needs less than a fifth of each.
+// Input limits. A real snapshot of 5,000 nodes needs less than a fifth of each limit.
 const (
 	maxFile  = 256 << 20 // maximum size of one file
 	maxTotal = 1 << 30   // maximum total size of all files
 	maxYAML  = 32 << 20  // maximum size of one YAML file; parsing needs many times as much memory
-	// Maximum sizes of a log and of a file on a node; the helper and the collector keep at most a quarter.
+	// Maximum sizes of a log and of a file on a node. What the helper and the collector keep is at most a quarter of
+	// these sizes.
 	maxText    = 4 << 20
 	maxSMI     = 8 << 20    // maximum size of one nvidia-smi.xml; eight GPUs with MIG need 500 kB
 	maxEntries = 200_000    // maximum number of files, including ignored ones
@@ -121,7 +122,7 @@ func (r *reader) wants(name string) bool {
 	return structured && r.parsers[base] != nil
 }
 
-// add reads one file. If the same name occurs again, the first one wins.
+// add reads one file. If the same name occurs more than once, only the first file is read.
 func (r *reader) add(name string, size int64, content io.Reader) error {
 	if !r.wants(name) || r.seen[name] {
 		return nil
@@ -194,7 +195,7 @@ func damaged(name string, err error) error {
 	if errors.Is(err, errNewer) {
 		return fmt.Errorf("%q: %w", cut(name), err)
 	}
-	// Not wrapped, because truncated JSON differs from a truncated archive.
+	// The error is not wrapped, so that truncated JSON is not mistaken for a truncated archive.
 	return fmt.Errorf("%q cannot be parsed (%s): correct the file, or remove it from the snapshot", cut(name),
 		oneLine(err))
 }
@@ -218,7 +219,7 @@ func cutExtension(name string) (base string, yaml, structured bool) {
 	return name, false, false
 }
 
-// addLog adds NAMESPACE/POD/CONTAINER.log; container names have no dot.
+// addLog adds NAMESPACE/POD/CONTAINER.log. Container names do not contain dots.
 func (r *reader) addLog(name string, data []byte) {
 	parts := strings.Split(strings.TrimSuffix(name, ".log"), "/")
 	container, previous := strings.CutSuffix(parts[2], ".previous")
@@ -307,8 +308,8 @@ func (r *reader) finish() (*Snapshot, error) {
 	return s, nil
 }
 
-// putBack adds the contents of files to the runtime. Contents in runtime.json itself are preserved: two runtimes may
-// see different files at the same path.
+// putBack adds the contents of files to the runtime. It preserves contents in runtime.json itself, because two runtimes
+// may see different files at the same path.
 func (r *reader) putBack(runtime *api.Runtime, contents map[string][]byte) {
 	put := func(instance *api.Instance) {
 		if instance.CRI != nil {

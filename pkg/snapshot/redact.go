@@ -21,9 +21,9 @@ import (
 // Redacted replaces a secret.
 const Redacted = redact.Mark
 
-// Redact removes secrets that package redact finds from the snapshot, in place, and counts them in Meta.Redacted. It
-// also removes managed fields and kubectl's copy of the last applied manifest, which repeat the values. Write redacts
-// too; redacting twice changes nothing.
+// Redact removes the secrets that package redact finds in the snapshot. It changes the snapshot in place, and counts
+// the secrets in Meta.Redacted. It also removes managed fields and kubectl's copy of the last applied manifest, because
+// both repeat the values of the object. Write also redacts; redacting a snapshot a second time changes nothing.
 func Redact(s *Snapshot) {
 	w := redact.NewWalker()
 	w.Shared = true
@@ -107,7 +107,7 @@ func redactObject(w *redact.Walker, place string, object metav1.Object) {
 // dropped is an annotation that repeats the object's manifest, including its secrets.
 const dropped = "kubectl.kubernetes.io/last-applied-configuration"
 
-// shorten removes everything that repeats an object's values.
+// shorten removes the metadata that repeats an object's values.
 func shorten(object metav1.Object) {
 	object.SetManagedFields(nil)
 	annotations := object.GetAnnotations()
@@ -178,7 +178,7 @@ func (s *Snapshot) AddHost(name string, host *api.Diagnosis) {
 	s.Meta.count(w.Removed)
 }
 
-// redactHost returns a redacted copy, which shares nothing with the original that is redacted or that takeFiles
+// redactHost returns a redacted copy. The copy and the original share no data that is redacted or that takeFiles
 // changes.
 func redactHost(w *redact.Walker, host *api.Diagnosis) *api.Diagnosis {
 	const place = "nodes "

@@ -33,11 +33,11 @@ type Snapshot struct {
 	LimitRanges    []corev1.LimitRange
 	ConfigMaps     []corev1.ConfigMap // only of GPU components
 
-	// NetworkPolicies are those in the namespaces of unhealthy GPU pods and components, and in the namespaces of
-	// Services.
+	// NetworkPolicies are those in the namespaces of unhealthy GPU pods and components, and in the namespaces of the
+	// Services below.
 	NetworkPolicies []networkingv1.NetworkPolicy
-	// Services are the Services that such pods fail to reach, according to their logs and commands, and the cluster's
-	// DNS, if there are any such pods.
+	// Services contains the Services that unhealthy GPU pods and components fail to reach, according to their logs and
+	// commands. If there are such pods, it also contains the Services of the cluster's DNS.
 	Services []corev1.Service
 
 	ResourceSlices []resourcev1.ResourceSlice
@@ -54,10 +54,11 @@ type Snapshot struct {
 	Queues []unstructured.Unstructured
 	// Queued are the objects waiting in the queues: Workloads (Kueue) and PodGroups (Volcano, KAI Scheduler).
 	Queued []unstructured.Unstructured
-	// PersistentVolumes are the volumes of unscheduled pods that nodes in other zones cannot attach, reduced to their
-	// locations.
+	// PersistentVolumes contains volumes of unscheduled pods that cannot be attached to nodes in other zones, reduced
+	// to their locations.
 	PersistentVolumes []unstructured.Unstructured
-	// PersistentVolumeClaims are those of unscheduled pods that are not bound: their storage class.
+	// PersistentVolumeClaims contains the claims of unscheduled pods to which no volume is bound, reduced to their
+	// storage classes.
 	PersistentVolumeClaims []unstructured.Unstructured
 	// CRDs are the names of the CustomResourceDefinitions in relevant groups: nvidia.com,
 	// monitoring.coreos.com, ...
@@ -67,8 +68,8 @@ type Snapshot struct {
 	Logs         []Log
 	Hosts        map[string]*api.Diagnosis // by node, as read by the helper
 	Images       map[string]Image          // by reference, as in pods
-	// Runs are this tool's own open faults, whose changes may be in place, and recently closed faults that wrote lines
-	// to kernel logs, which remain there.
+	// Runs contains this tool's own faults: open ones, whose changes may be in place, and recently closed ones that
+	// wrote lines to kernel logs, because these lines remain.
 	Runs []Run
 
 	Missing []Missing
@@ -80,16 +81,16 @@ type Meta struct {
 	Kind       string    `json:"kind"`
 	Created    time.Time `json:"created"` // according to the client's clock
 	Client     string    `json:"client"`  // version of this tool
-	// Server is the version of the API server: v1.36.3.
+	// Server is the version of the API server, such as v1.36.3.
 	Server  string `json:"server,omitempty"`
 	Context string `json:"context,omitempty"`
 	// APIOnly is set if the user did not want nodes to be read.
 	APIOnly bool `json:"apiOnly,omitempty"`
-	// Asked are the nodes that the user specified; missing evidence of other nodes is irrelevant.
+	// Asked contains the nodes that the user specified. Missing evidence about other nodes is irrelevant.
 	Asked []string `json:"asked,omitempty"`
-	// PodsSeen counts all pods in the cluster, including those that are not kept.
+	// PodsSeen counts all pods in the cluster, including those that the snapshot does not contain.
 	PodsSeen int `json:"podsSeen,omitempty"`
-	// Redacted is the number of secrets that were removed, by location: "pods env".
+	// Redacted is the number of secrets that were removed, by location, such as "pods env".
 	Redacted map[string]int `json:"redacted,omitempty"`
 }
 
@@ -101,13 +102,14 @@ const (
 
 // Missing is evidence that could not be collected.
 type Missing struct {
-	// What names the evidence as in the bundle: "api/pods", "logs/gpu-operator/nvidia-driver-x/nvidia-driver-ctr",
-	// "nodes/node-a", "images/REF".
+	// What names the evidence as in the bundle, for example "api/pods",
+	// "logs/gpu-operator/nvidia-driver-x/nvidia-driver-ctr", "nodes/node-a" or "images/REF".
 	What string `json:"what"`
-	// Why is the reason, for display: "forbidden: ...", "node node-a is not Ready", "not asked for: it looks healthy".
+	// Why is the reason for display, such as "forbidden: ...", "node node-a is not Ready" or "not asked for: it looks
+	// healthy".
 	Why string `json:"why"`
-	// NotStarted is the kubelet's or the runtime's error if this tool's own pod did not start because of a problem on
-	// the node, which is evidence in itself. Otherwise, it is empty.
+	// NotStarted is the error of the kubelet or the runtime if this tool's own pod did not start because of a problem
+	// on the node. Such an error is evidence in itself. Otherwise, NotStarted is empty.
 	NotStarted string `json:"notStarted,omitempty"`
 }
 
@@ -152,8 +154,8 @@ type Run struct {
 	Phase   string    `json:"phase"`
 	Created time.Time `json:"created"`
 	Until   time.Time `json:"until,omitzero"` // when the run expires; zero if it does not
-	// Closed is the time at which the run was closed; zero while it is open. Only kernel log lines remain of a closed
-	// run.
+	// Closed is the time at which the run was closed, or zero while it is open. Of a closed run, only kernel log lines
+	// remain.
 	Closed time.Time `json:"closed,omitzero"`
 	// Revert is the command that reverts the run.
 	Revert  string   `json:"revert"`
@@ -165,7 +167,7 @@ type Target struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
-	// Permanent is set if the change cannot be reverted: a line in a kernel log.
+	// Permanent is set if the change cannot be reverted because it is a line in a kernel log.
 	Permanent bool `json:"permanent,omitempty"`
 	// Evidence verifies the change. For a line in the kernel log, it is the line itself, with "sequence N" in
 	// Source.

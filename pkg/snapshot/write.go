@@ -21,8 +21,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/redact"
 )
 
-// Write writes the snapshot as a bundle: a tar.gz with the layout in README.md, without secrets (see Redact).
-// The same snapshot always gives the same bytes. Open returns an equal snapshot, except for secrets.
+// Write writes the snapshot as a bundle: a tar.gz file with the layout in README.md, without secrets (see Redact). The
+// same snapshot always produces the same bytes. Open returns an equal snapshot, except for secrets.
 func Write(w io.Writer, s *Snapshot) error {
 	zipped := gzip.NewWriter(w)
 	b := &bundle{tar: tar.NewWriter(zipped), walker: redact.NewWalker(), time: s.Meta.Created}
@@ -121,7 +121,8 @@ func (b *bundle) host(folder string, host *api.Diagnosis) {
 }
 
 // takeFiles removes the contents of files from the runtime and returns them by path. Contents that cannot become files
-// in the bundle are kept: two runtimes may see different files at the same path, and a path may be invalid.
+// in the bundle stay in the runtime, because two runtimes may see different files at the same path, or because a path
+// is invalid.
 func takeFiles(runtime *api.Runtime) map[string][]byte {
 	files := map[string][]byte{}
 	take := func(instance *api.Instance) {

@@ -7,7 +7,7 @@ import (
 	"github.com/agext/levenshtein"
 )
 
-// Nearest returns the name that was most likely intended by wrote, ignoring case; empty if no name is similar. If
+// Nearest returns the name that the user most likely meant by wrote, ignoring case, or "" if no name is similar. If
 // several names are equally similar, it returns the first.
 func Nearest(wrote string, names []string) string {
 	best, least := "", 0

@@ -30,8 +30,8 @@ type Group struct {
 // Groups returns all groups in the order in which [Cascade] tries them.
 func Groups() []Group { return groups() }
 
-// GroupFor returns the group that a code starts with a given driver. If there is none, the error lists the codes that
-// start a group.
+// GroupFor returns the group of errors that begins with a code under the given driver generation. If there is none, the
+// error lists the codes that start a group.
 func GroupFor(code int, g Generation) (Group, error) {
 	g = g.orDefault()
 	var with []int
@@ -66,9 +66,9 @@ func GroupFor(code int, g Generation) (Group, error) {
 		strings.Join(list, ", "))
 }
 
-// Cascade returns the lines that a real fault writes when code is the leading line, in order, with the time since the
-// first line. The order is from real logs. All lines occur within a second unless the description states otherwise; the
-// milliseconds are made up.
+// Cascade returns, in order, the lines that a real fault writes if the first line has this code. Each line has the time
+// since the first line. The order is from real logs. All lines occur within a second unless the description states
+// otherwise; the milliseconds are made up.
 //
 // If Options.UUID or Serial is set, the lines with which the driver introduces a GPU before its first XID come first.
 // Peers are the other GPUs in faults that affect both ends of an NVLink. Message and Variant are not supported.
@@ -93,7 +93,7 @@ func Cascade(code int, o Options) ([]Step, error) {
 			return nil, fmt.Errorf("cascade %s: %w", group.Name, err)
 		}
 	}
-	// The steps of peers and repetitions may overlap.
+	// Sort the steps, because those of peers and repetitions may overlap.
 	sorting.StableFunc(b.steps, func(x, y Step) int { return int(x.After - y.After) })
 	return b.steps, nil
 }
@@ -133,8 +133,8 @@ type stepPlan struct {
 	leads   int // code whose cascade includes the lines; 0 means all
 	code    int
 	variant string
-	// process is the process to name if the user specifies none. nil means no process. It overrides the template's
-	// process, so that all lines of a group name the same process.
+	// process is the process to name if the user specifies none. It overrides the template's process, so that all lines
+	// of a group name the same process. nil means no process.
 	process *Process
 	times   int           // number of lines, each with the next value of vary; 0 means 1
 	every   time.Duration // interval between the lines

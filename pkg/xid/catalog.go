@@ -20,8 +20,8 @@ type Code struct {
 	Families []string `json:"gpuFamilies,omitempty"`
 
 	NVIDIA NVIDIAAction `json:"nvidia"`
-	// Detectors maps the ID of a detector (see [Detectors]) to its reaction to the code, however it detects the code.
-	// Detector.Judge returns whether it detects an injected line at all.
+	// Detectors maps the ID of a detector (see [Detectors]) to the detector's reaction to the code, regardless of how
+	// the code is detected. Detector.Judge returns whether the detector sees an injected line at all.
 	Detectors map[string]Reaction `json:"detectors"`
 
 	// Template is the template that [New] uses by default. Variants are all templates, starting with the default.

@@ -21,7 +21,7 @@ const (
 	IDTracepoint   = "tracepoint"
 )
 
-// Sight reports whether a detector sees an injected line.
+// Sight describes whether a detector sees an injected line.
 type Sight string
 
 const (

@@ -11,13 +11,14 @@ import (
 type Generation string
 
 const (
-	// R535 covers releases 510 to 565: "Ch 0000000f", "pid='<unknown>', name=<unknown>" if no process is known, and no
-	// XID 154.
+	// R535 covers releases 510 to 565. They print "Ch 0000000f", and "pid='<unknown>', name=<unknown>" if no process is
+	// known. They do not print XID 154.
 	R535 Generation = "R535"
-	// R580 covers releases 570 to 594: "channel 0x0000000f", and no process field if no process is known.
+	// R580 covers releases 570 to 594. They print "channel 0x0000000f", and omit the process field if no process is
+	// known.
 	R580 Generation = "R580"
-	// R595 covers releases 595 and later: like R580, but with "caused by previous Xid" in XID 45 and the RPC sequence
-	// in XID 119.
+	// R595 covers releases 595 and later. They print the same text as R580, but with "caused by previous Xid" in XID 45
+	// and the RPC sequence in XID 119.
 	R595 Generation = "R595"
 	// DefaultGeneration is used for an empty Generation.
 	DefaultGeneration = R580
@@ -25,7 +26,8 @@ const (
 
 var release = regexp.MustCompile(`^[rR]?(\d{3})(?:\.\d+)*$`)
 
-// ParseGeneration parses a driver release or version: "R580", "580", "580.95.05". An empty string means the default.
+// ParseGeneration parses a driver release or version, such as "R580", "580" or "580.95.05". An empty string means the
+// default.
 func ParseGeneration(s string) (Generation, error) {
 	if strings.TrimSpace(s) == "" {
 		return DefaultGeneration, nil

@@ -21,7 +21,8 @@ const (
 	// KindUUID and KindSerial accompany an XID. KindUUID is "NVRM: GPU at PCI:0000:55:00: GPU-...", logged once per GPU
 	// before its first XID. Body is the UUID.
 	KindUUID Kind = "gpu-uuid"
-	// KindSerial is "NVRM: GPU Board Serial Number: ...", after the UUID if known. Body is the serial number.
+	// KindSerial is "NVRM: GPU Board Serial Number: ...", which follows the UUID line if there is one. Body is the
+	// serial number.
 	KindSerial Kind = "gpu-serial"
 	KindGPU    Kind = "gpu-note" // NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.
 
@@ -42,7 +43,8 @@ type Address string
 
 const (
 	AddressDriver Address = "" // driver's notation: without the function for an Xid, with the function for an SXid
-	// AddressFunction is an Xid with the function. No driver prints it, but some injectors do. gpud does not detect it.
+	// AddressFunction includes the PCI function in the address of an Xid line. No driver prints this notation, but some
+	// injectors do. gpud does not detect it.
 	AddressFunction Address = "function"
 	AddressOld      Address = "old" // (0000:03:00), without PCI:, as printed by drivers before about R300
 )
@@ -183,7 +185,7 @@ func checkNumber(n int) error {
 	return nil
 }
 
-// checkText rejects text that would produce more than one record or hide itself on a terminal.
+// checkText rejects text that would produce more than one record, or that a terminal might not show.
 func checkText(what, text string) error {
 	if !utf8.ValidString(text) {
 		return fmt.Errorf("the %s is not valid UTF-8", what)

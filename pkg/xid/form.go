@@ -6,13 +6,13 @@ import "fmt"
 type Form string
 
 const (
-	// FormAuto is FormKernel for writes to /dev/kmsg and FormModule for a kernel module.
+	// FormAuto means FormKernel for writes to /dev/kmsg, and FormModule for a kernel module.
 	FormAuto Form = "auto"
 	// FormKernel is "kernel: NVRM: Xid ...". journald uses "kernel" as the identifier and keeps the rest, so that its
 	// entry differs from the driver's only in the facility. This is the only form that all log readers detect.
 	FormKernel Form = "kernel"
-	// FormPlain is "NVRM: Xid ...". In /dev/kmsg, it is identical to the driver's text, but journald strips "NVRM: "
-	// from records without the kernel facility, which records from user space never have.
+	// FormPlain is "NVRM: Xid ...". In /dev/kmsg, it is identical to the driver's text. However, journald strips "NVRM:
+	// " from records without the kernel facility, and records from user space never have this facility.
 	FormPlain Form = "plain"
 	// FormBracket is "[6085126.134786] NVRM: Xid ...". journald strips nothing because the first word does not end in
 	// ":".

@@ -84,7 +84,7 @@ const (
 	sxidColumns = "code severity link evidence gpud body source"
 )
 
-// row is one line of a table: the cells by column, with "" for "-".
+// row is one line of a table. It maps columns to cells, with "" for "-".
 type row map[string]string
 
 func eachRow(file, text, columns string, do func(row) error) error {

@@ -31,7 +31,7 @@ type Log struct {
 	Entries []Entry
 	Lines   int // number of non-empty lines
 	Skipped int // number of lines that are not from the driver
-	// Refused are driver lines that cannot be replayed because they contain control characters.
+	// Refused contains the driver lines that cannot be replayed because they contain control characters.
 	Refused []Refusal
 }
 
@@ -69,7 +69,7 @@ func ParseLog(r io.Reader) (Log, error) {
 	return l.log, nil
 }
 
-// reader collects entries. torn contains the lines of a record with several lines until the record is complete.
+// reader collects entries. torn contains the lines of a multi-line record until the record is complete.
 type reader struct {
 	log   Log
 	torn  []Entry
@@ -78,7 +78,7 @@ type reader struct {
 
 var fallenHead = regexp.MustCompile(`^NVRM: The NVIDIA GPU ` + addressPattern + `$`)
 
-// fallenTail are the prefixes of the lines that follow fallenHead in one record (osapi.c).
+// fallenTail contains the prefixes of the lines that follow fallenHead in one record (osapi.c).
 var fallenTail = [...]string{"NVRM: (PCI ID: ", "NVRM: fallen off the bus"}
 
 func (l *reader) add(n int, line string) {
@@ -131,7 +131,7 @@ func (l *reader) keep(e Entry) {
 	l.log.Entries = append(l.log.Entries, e)
 }
 
-// Record formats the entry as one write to /dev/kmsg. The text is the original text of the log.
+// Record formats the entry as one write to /dev/kmsg. The text is the original text from the log.
 func (e Entry) Record(f Form) (Kmsg, error) {
 	if err := parseText(e.Text).Check(); err != nil {
 		return Kmsg{}, fmt.Errorf("line %d: %w", e.Line, err)
@@ -140,7 +140,7 @@ func (e Entry) Record(f Form) (Kmsg, error) {
 }
 
 // clock converts the times of lines to offsets. Uptime and wall-clock time cannot be compared, so each is measured from
-// its first occurrence.
+// the first line that contains it.
 type clock struct {
 	last             time.Duration
 	uptime, wall     time.Duration // offset + this = time of the line

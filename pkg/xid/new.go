@@ -93,7 +93,7 @@ func newXID(code int, o Options, v *values) (Event, error) {
 }
 
 // NewSXid returns an error on NVSwitch o.Switch at o.PCI. A code unknown to [LookupSXid] requires Options.Message,
-// which must begin with the severity: "Fatal, Link 30 LTSSM Fault Up".
+// which must begin with the severity, as in "Fatal, Link 30 LTSSM Fault Up".
 func NewSXid(code int, o Options) (Event, error) {
 	if err := checkNumber(code); err != nil {
 		return Event{}, err

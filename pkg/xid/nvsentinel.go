@@ -74,7 +74,7 @@ func nvsentinelXIDVerdict(e Event, k Kmsg) Verdict {
 // isNVLink5 reports whether NVSentinel and gpud decode lines with this code by unit and registers.
 func isNVLink5(code int) bool { return 144 <= code && code <= 150 }
 
-// recoveryAction returns the action that NVSentinel reads from an XID 154, which is the text in the last parentheses.
+// recoveryAction returns the action that NVSentinel derives from an XID 154: it reads the text in the last parentheses.
 func recoveryAction(body string) string {
 	last := body[strings.LastIndexByte(body, '(')+1:]
 	last, _, _ = strings.Cut(last, ")")

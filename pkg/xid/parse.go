@@ -10,9 +10,9 @@ import (
 // ErrNotDriver is the error that [Parse] returns for a line that contains no driver report.
 var ErrNotDriver = errors.New("not a line from NVIDIA's driver: must contain \"NVRM:\" or \"nvidia-nvswitchN:\"")
 
-// Parse parses one log line from /dev/kmsg, dmesg (including -T and -x), journalctl, a syslog file, or the bytes for a
-// write to /dev/kmsg. A record of several lines must contain its newlines, either literally or as escaped by /dev/kmsg
-// (\x0a) or rsyslog (#012). [ParseLog] joins records that a tool has split.
+// Parse parses one log line from /dev/kmsg, dmesg (including -T and -x), journalctl or a syslog file, or the bytes of
+// one write to /dev/kmsg. A record of several lines must contain its newlines, either literally or as escaped by
+// /dev/kmsg (\x0a) or rsyslog (#012). [ParseLog] joins records that a tool has split.
 //
 // Every line that contains NVRM: or nvidia-nvswitchN: is parsed, at least as a note, unless it contains control
 // characters.
@@ -50,8 +50,8 @@ var (
 // parseText parses the driver's text, starting at NVRM: or nvidia-nvswitchN:. Unknown text becomes a note.
 func parseText(text string) Event {
 	for _, parse := range []func(string) (Event, bool){parseXID, parseSXid, parseFallenOff, parseCompanion} {
-		// Accept the result only if it can be written back. The notation of an address may differ, but no information
-		// may be lost, such as leading zeros or an extra digit.
+		// Accept the result only if formatting it reproduces the text. The notation of an address may differ, but no
+		// information may be lost, such as leading zeros or an extra digit.
 		if e, ok := parse(text); ok && e.Check() == nil &&
 			strings.EqualFold(shortDomains(e.Text()), shortDomains(text)) {
 			return e

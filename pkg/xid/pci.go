@@ -94,7 +94,8 @@ func ParseUUID(s string) (UUID, error) {
 // IsMIG reports whether the UUID belongs to a MIG device.
 func (u UUID) IsMIG() bool { return strings.HasPrefix(string(u), "MIG-") }
 
-// GPU returns the UUID of the whole GPU. The UUID of a MIG device contains it only in the form used before R470.
+// GPU returns the UUID of the whole GPU. The UUID of a MIG device contains the GPU's UUID only in the form used before
+// R470.
 func (u UUID) GPU() (UUID, error) {
 	if !u.IsMIG() {
 		return u, nil

@@ -79,7 +79,7 @@ func splitLine(line string) (p Prefix, text string, ok bool) {
 			text = strings.ReplaceAll(text, "#012", "\n")
 		}
 	}
-	// Some injectors write NVRM: twice, because journald strips one.
+	// Some injectors write NVRM: twice, because journald strips one of the two.
 	if strings.HasPrefix(text, "NVRM: NVRM: ") {
 		text = text[len("NVRM: "):]
 	}
@@ -134,8 +134,8 @@ func prefixOf(s string) Prefix {
 	return p
 }
 
-// uptimeIsNoForm returns "" if the form's prefix is a bracket, and the prefix otherwise. After "host kernel: ", a
-// bracket is the uptime in the kernel's console format, not FormBracket.
+// uptimeIsNoForm returns "" if the prefix starts with a bracket, and otherwise the prefix itself. After "host kernel:
+// ", a bracket is the uptime in the kernel's console format, not FormBracket.
 func uptimeIsNoForm(s string) string {
 	if strings.HasPrefix(s, "[") {
 		return ""
@@ -143,8 +143,8 @@ func uptimeIsNoForm(s string) string {
 	return s
 }
 
-// parseDigits parses a number of units. It supports 15 digits of microseconds and 9 of larger units, so that the result
-// cannot overflow.
+// parseDigits parses a number of units. It supports up to 15 digits for microseconds and up to 9 for larger units, so
+// that the result cannot overflow.
 func parseDigits(digits string, unit time.Duration) time.Duration {
 	var n time.Duration
 	for i := range len(digits) {

@@ -16,7 +16,7 @@ const (
 	facilityUser = 1 // the facility that the kernel substitutes for 0 in a write to /dev/kmsg
 )
 
-// bracket is the timestamp in FormBracket. Its value has no meaning; it is the one in NVSentinel's acceptance test.
+// bracket is the timestamp in FormBracket. Its value is taken from NVSentinel's acceptance test, and has no meaning.
 const bracket = "[6085126.134786] "
 
 // Kmsg is one kernel log record.
@@ -59,7 +59,7 @@ func dress(text string, level int, f Form) (Kmsg, error) {
 }
 
 // Bytes returns the bytes for one write(2) to /dev/kmsg: the priority, the text, and a newline. Without the newline,
-// readers see the record only after the next one is written. Open and close /dev/kmsg for each record: a file
+// readers see the record only after the next record is written. Open and close /dev/kmsg for each record: a file
 // descriptor is limited to 10 records in 5 seconds, and the kernel reports success for the records that it drops.
 func (k Kmsg) Bytes() []byte {
 	return fmt.Appendf(nil, "<%d>%s\n", k.Level, k.Text)

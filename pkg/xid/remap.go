@@ -34,9 +34,9 @@ func (l Log) PCIs() []PCI {
 	return out
 }
 
-// Remap returns the entry with every address that is a key in to replaced with its value. It preserves the function,
-// the case, the number of domain digits, and all other bytes. Keys and values have no function. Addresses can be
-// swapped.
+// Remap returns the entry with its addresses replaced: each address that is a key in the map becomes the corresponding
+// value. It preserves the function, the case, the number of domain digits, and all other bytes. The keys and values
+// have no function. Addresses can be swapped.
 func (e Entry) Remap(to map[PCI]PCI) Entry {
 	var b strings.Builder
 	last := 0
@@ -61,8 +61,8 @@ func (e Entry) Remap(to map[PCI]PCI) Entry {
 	return e
 }
 
-// WithUUID returns the entry with the UUID in a [KindUUID] line replaced. Other entries do not change. This is required
-// for a replay on another GPU, because NVSentinel learns UUIDs from such lines.
+// WithUUID returns the entry with the UUID in a [KindUUID] line replaced. Other entries are returned unchanged. This is
+// required for a replay on another GPU, because NVSentinel learns UUIDs from such lines.
 func (e Entry) WithUUID(u UUID) Entry {
 	if e.Event.Kind == KindUUID {
 		e.Text = strings.TrimSuffix(e.Text, e.Event.Body) + string(u)

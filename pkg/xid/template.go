@@ -67,8 +67,8 @@ func templateOf(r row) (int, Template, error) {
 	return n, t, nil
 }
 
-// values chooses the numbers in templates. With seed 0, every number is the template's default, which is usually that
-// of the real line. With any other seed, numbers are random. A named number keeps its value.
+// values chooses the numbers in templates. With seed 0, every number is the template's default, which is usually the
+// number in the real line. With any other seed, numbers are random. A named number keeps its value.
 type values struct {
 	rnd   *rand.Rand
 	named map[string]uint64

@@ -17,7 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 )
 
-// patience limits the time that the shell waits. On an error, there are no completions.
+// patience limits the time that the shell waits for completions. If an error occurs, there are none.
 const patience = 3 * time.Second
 
 const noFiles = cobra.ShellCompDirectiveNoFileComp
@@ -107,7 +107,7 @@ func Pods(connection *kube.Connection) cobra.CompletionFunc {
 	}
 }
 
-// Codes completes XIDs with their names; prefix may contain several, separated by commas.
+// Codes completes XIDs, with their names as descriptions. The prefix may contain several XIDs, separated by commas.
 func Codes(prefix string) []cobra.Completion {
 	before, last := "", prefix
 	if i := strings.LastIndex(prefix, ","); i >= 0 {

@@ -17,8 +17,8 @@ import (
 // ErrDeclined is returned if the user does not confirm.
 var ErrDeclined = errors.New("nothing was changed: not confirmed")
 
-// Ask prints question to stderr and returns nil if the answer is y or yes. With yes, it does not ask. If stdin is not a
-// terminal, it fails, so that scripts do not hang.
+// Ask prints the question to stderr and returns nil if the answer is y or yes. If the yes parameter is true, it does
+// not ask. If stdin is not a terminal, it fails, so that scripts do not hang.
 func Ask(ctx context.Context, streams genericiooptions.IOStreams, question string, yes bool) error {
 	if yes {
 		return nil

@@ -34,8 +34,8 @@ type arming struct {
 	format  printer.Format
 }
 
-// noticeTimeout is the default time that processes have to notice a change. A process that calls the driver checks for
-// changes once a second.
+// noticeTimeout is the default time to wait for processes to notice a change. A process that calls the driver checks
+// for changes once a second.
 const noticeTimeout = 30 * time.Second
 
 func newArmCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {

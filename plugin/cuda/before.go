@@ -37,7 +37,7 @@ func (in *injecting) before(say func(string, ...any), d *decided, kubeContext st
 	say("")
 }
 
-// replaced returns a description of how the pods get the shim, unless a note describes it.
+// replaced returns a description of how the pods get the shim, unless a note already describes this.
 func (in *injecting) replaced(d *decided) string {
 	if d.replaced != cudashim.Rolling {
 		return "The notes below describe what happens to the pods."

@@ -22,14 +22,14 @@ type Load struct {
 	Recreate        bool          // allows recreating a workload that cannot be changed
 	Timeout         time.Duration // of the rollout; zero means the default
 	// GPUs, if set, returns the fault for containers that each request the given number of GPUs. 0 means that the
-	// number is unknown or that there are several containers, and -1 that none requests GPUs.
+	// number is unknown or that there are several containers. -1 means that no container requests GPUs.
 	GPUs func(each int) (cudafault.Fault, error)
-	// Nodes are the nodes on which the fault is active, and on which its pods are preferably scheduled. Empty means
-	// all.
+	// Nodes are the nodes on which the fault is active, and on which the workload's pods are preferably scheduled.
+	// Empty means all nodes.
 	Nodes []string
 }
 
-// Loading is a Load as part of a plan.
+// Loading contains what a plan needs to carry out a Load.
 type Loading struct {
 	Change fault.Change
 	Needs  []fault.Permission

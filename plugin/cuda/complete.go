@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 )
 
-// completionTimeout limits the time that the shell waits. On an error, there are no completions.
+// completionTimeout limits the time that the shell waits for completions. If an error occurs, there are none.
 const completionTimeout = 3 * time.Second
 
 const noFiles = cobra.ShellCompDirectiveNoFileComp

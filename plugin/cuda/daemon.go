@@ -199,12 +199,13 @@ func (d *Daemon) state(run ledger.Run, generation uint64, at time.Time) ([]byte,
 	return s.Encode()
 }
 
-// reactionTime is the time that the program has to react. NVIDIA's device plugin took 0.2 s, but by default the kubelet
-// updates the status of its node only every 10 s (nodeStatusUpdateFrequency). NVIDIA's DRA driver publishes a taint
-// within 0.1 s.
+// reactionTime is the time to wait for the program to react. NVIDIA's device plugin took 0.2 s, but by default the
+// kubelet updates the status of its node only every 10 s (nodeStatusUpdateFrequency). NVIDIA's DRA driver publishes a
+// taint within 0.1 s.
 const reactionTime = 15 * time.Second
 
-// prove arms the shim, and returns evidence that the program has loaded it and whether the program reacted.
+// prove arms the shim. It returns evidence that the program has loaded the shim, and evidence of whether the program
+// reacted.
 func (d *Daemon) prove(
 	ctx context.Context, r fault.Recorder, w *observer, copied daemonpod.Copy,
 ) ([]ledger.Evidence, error) {
@@ -260,7 +261,7 @@ func (d *Daemon) prove(
 	return append(evidence, reaction(changed, len(before) > 0, copied.Controller, time.Since(now))), nil
 }
 
-// reaction returns evidence for the changes on the node after the fault.
+// reaction returns evidence of the changes on the node after the fault.
 func reaction(changed []string, publishes bool, controller string, after time.Duration) ledger.Evidence {
 	source := "node status"
 	if publishes {
@@ -276,7 +277,7 @@ func reaction(changed []string, publishes bool, controller string, after time.Du
 	return ledger.NewEvidence(source, "%s, %s after the fault: %s ignores the fault", text, reactionTime, controller)
 }
 
-// isLoaded reports whether a process of each pod has called the driver through the shim.
+// isLoaded reports whether, in each pod, a process has called the driver through the shim.
 func (p *proof) isLoaded(ctx context.Context) bool {
 	pods, err := p.pods(ctx)
 	if err != nil {

@@ -30,7 +30,8 @@ type decided struct {
 	libraries map[string][]byte // by architecture
 	without   []string          // architectures of its nodes for which no library exists
 	budgets   []string          // names of PodDisruptionBudgets, with the number of pods that they require
-	// preload is the value of LD_PRELOAD by image. unread lists the images that could not be read, with the reasons.
+	// preload maps images to their values of LD_PRELOAD. unread lists the images that could not be read, with the
+	// reasons.
 	preload  map[string]string
 	unread   []string
 	notes    []string // what the user should know before confirming
@@ -79,8 +80,8 @@ func (in *injecting) decide(
 	return d, nil
 }
 
-// libraries returns the shims for these architectures, and the architectures that have none. On these, ld.so prints a
-// warning and continues.
+// libraries returns the shims for these architectures, and the architectures for which there is no shim. On nodes with
+// such an architecture, ld.so prints a warning and continues.
 func libraries(archs []string, layer cudafault.Layer) (found map[string][]byte, without []string, err error) {
 	found = map[string][]byte{}
 	var errs []error
@@ -111,8 +112,8 @@ func checkNodes(flag string, names []string, nodes []corev1.Node) error {
 // memoryLabel is the node label with the GPU memory in MiB, set by NVIDIA's GPU feature discovery.
 const memoryLabel = "nvidia.com/gpu.memory"
 
-// checkMemory returns an error if the limit exceeds the memory of every GPU in the cluster. If no node has the label,
-// any limit is allowed.
+// checkMemory returns an error if the limit exceeds the memory of every GPU in the cluster. If no node has the memory
+// label, any limit is allowed.
 func checkMemory(limit uint64, nodes []corev1.Node) error {
 	var largest uint64
 	for _, n := range nodes {
@@ -156,8 +157,8 @@ func (d *decided) needs(ofWorkload []fault.Permission) []fault.Permission {
 	return fault.Permissions(ofWorkload, askPermissions(namespace))
 }
 
-// containers returns the containers that get the shim, such as "container main", or with several templates "containers
-// decode/main, prefill/main".
+// containers returns the containers that get the shim, such as "container main" or, if there are several templates,
+// "containers decode/main, prefill/main".
 func (d *decided) containers() string {
 	var names []string
 	for _, c := range d.chosen {

@@ -228,7 +228,8 @@ func (f *faultFlags) checkZero(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// override parses an error that overrides a profile's error. It returns nil if the flag is not set, and 0 for no error.
+// override parses an error that overrides a profile's error. It returns nil if the flag is not set, and 0 if the flag
+// specifies no error.
 func override(cmd *cobra.Command, flag, text string, parse func(string) (int, error)) (*int, error) {
 	if !cmd.Flags().Changed(flag) {
 		return nil, nil

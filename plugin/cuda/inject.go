@@ -191,7 +191,7 @@ func (in *injecting) validate() error {
 	return errors.Join(in.dryRun.Validate(dryrun.Modes()...), in.ttl.Validate(), in.format.Validate())
 }
 
-// tidyNames removes duplicates and the prefixes of `kubectl get -o name`, and rejects empty names.
+// tidyNames removes duplicates and the prefixes that `kubectl get -o name` prints, and rejects empty names.
 func tidyNames(flag string, names *[]string) error {
 	var tidy []string
 	for _, name := range *names {

@@ -35,7 +35,7 @@ type injection struct {
 	armed bool // whether prove has armed it
 }
 
-// detail is the detail of a step in the ledger: the requested fault, so that it can be armed again.
+// detail is saved with the step in the ledger. It contains the requested fault, so that the fault can be armed again.
 type detail struct {
 	Fault cudafault.Fault `json:"fault"`
 }
@@ -138,8 +138,8 @@ func (i *injection) prove(ctx context.Context, r fault.Recorder, _ []corev1.Pod)
 	return merge(evidence, after), err
 }
 
-// armedGrace is the time that processes have to notice that they are armed. A process that calls the driver checks once
-// a second.
+// armedGrace is the time to wait for processes to notice that they are armed. A process that calls the driver checks
+// once a second.
 const armedGrace = 3 * time.Second
 
 func (i *injection) gather(ctx context.Context, r fault.Recorder, p *proof) ([]ledger.Evidence, error) {
@@ -163,8 +163,8 @@ func (i *injection) pods(run ledger.Run) func(context.Context) ([]corev1.Pod, er
 	}
 }
 
-// arm starts the fault and returns its generation. Pods see it as soon as their kubelets refresh the state file. If arm
-// fails, the undo of the run disarms what was armed.
+// arm starts the fault and returns its generation. Pods see the fault as soon as their kubelets refresh the state file.
+// If arm fails, undoing the run disarms what was armed.
 func (i *injection) arm(ctx context.Context, r fault.Recorder) (uint64, error) {
 	if err := mayGoOn(ctx, r); err != nil {
 		return 0, fmt.Errorf("not armed: %w", err)
@@ -210,8 +210,8 @@ func mayGoOn(ctx context.Context, r fault.Recorder) error {
 	return nil
 }
 
-// setState replaces the state file of a run, and makes the kubelets refresh it in the run's pods immediately. late is
-// the reason if they will refresh it later.
+// setState replaces the state file of a run, and makes the kubelets refresh it in the run's pods immediately. If the
+// kubelets will refresh it only later, late is the reason.
 func setState(
 	ctx context.Context, cluster *cudashim.Cluster, namespace, run string, s cudafault.State, pods []corev1.Pod,
 ) (late, err error) {
@@ -267,7 +267,8 @@ func readyOrOver(pod corev1.Pod) bool {
 	return podutils.IsPodReady(&pod)
 }
 
-// merge returns the evidence from both slices, sorted by source. For the same source, after replaces before.
+// merge returns the evidence from both slices, sorted by source. Evidence in after replaces evidence in before from the
+// same source.
 func merge(before, after []ledger.Evidence) []ledger.Evidence {
 	merged := slices.Clone(after)
 	for _, e := range before {

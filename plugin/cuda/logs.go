@@ -21,7 +21,7 @@ const (
 	logLines   = 1000
 	logBytes   = 1 << 20
 	logTimeout = 10 * time.Second
-	// mostLines is the number of lines to show.
+	// mostLines is the maximum number of lines to show.
 	mostLines = 3
 	// mostOfLine is the maximum length of a line in bytes.
 	mostOfLine   = 500
@@ -32,8 +32,8 @@ const (
 // into ...".
 const shimPrefix = "gpu-fault: run "
 
-// listen collects the lines that the shim wrote, or that are about it, from the logs of a pod's containers, including
-// previous instances.
+// listen collects the lines that the shim wrote, and the lines that are about the shim, from the logs of a pod's
+// containers. It includes the logs of previous instances.
 func (w *observer) listen(ctx context.Context, r *report, run string) {
 	for _, container := range r.containers {
 		for _, previous := range []bool{true, false} {

@@ -96,7 +96,7 @@ func sameArming(file, want cudafault.State) bool {
 	return file.Generation == want.Generation && file.ArmedAt.IsZero() == want.ArmedAt.IsZero()
 }
 
-// unaware returns the number of possibly running processes that have not noticed the change.
+// unaware returns the number of processes that may be running and have not noticed the change.
 func (r *report) unaware(next cudafault.State) int {
 	n := 0
 	for _, p := range r.living() {

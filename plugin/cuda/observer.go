@@ -28,7 +28,7 @@ import (
 type observer struct {
 	client kubernetes.Interface
 	execer debugpod.Execer
-	// logs returns the end of a container's log, or of its previous instance's log.
+	// logs returns the end of the log of a container, or of the container's previous instance.
 	logs func(ctx context.Context, pod *corev1.Pod, container string, previous bool) ([]byte, error)
 	// every is the interval between queries while waiting.
 	every time.Duration
@@ -48,8 +48,8 @@ type report struct {
 	pod        *corev1.Pod
 	containers []string // the containers that load the shim
 	state      string   // state of a pod that cannot be queried, such as "CrashLoopBackOff"
-	// asked reports whether a container responded. file and processes are its response. The file is nil if the shim has
-	// no state in the container.
+	// asked reports whether a container responded. file and processes are the contents of the response. The file is nil
+	// if the shim has no state in the container.
 	asked     bool
 	file      *cudafault.State
 	processes []cudafault.Process
@@ -57,7 +57,7 @@ type report struct {
 	trouble string
 	// missing reports whether the container lacks the shim's file.
 	missing bool
-	// said contains the log lines of the shim, and refused those of the dynamic linker about the shim.
+	// said contains the log lines of the shim, and refused contains the dynamic linker's lines about the shim.
 	said, refused []string
 }
 
@@ -101,7 +101,7 @@ func (w *observer) askUnless(ctx context.Context, pods []corev1.Pod, known map[p
 	return reports
 }
 
-// askPod queries one container of a pod: its report covers all processes of the pod.
+// askPod queries one container of a pod, because the report from one container covers all processes of the pod.
 func (w *observer) askPod(ctx context.Context, pod *corev1.Pod) report {
 	r := report{pod: pod, containers: cudashim.Carriers(pod)}
 	running := runningContainers(pod)

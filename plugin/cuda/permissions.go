@@ -25,8 +25,9 @@ var usualKinds = []struct {
 	{schema.GroupResource{Group: "nvidia.com", Resource: "dynamographdeployments"}, false},
 }
 
-// Permissions returns the permissions that CUDA faults in the common kinds of workloads in a namespace need, in
-// addition to those for every fault. An empty namespace means all namespaces. No permission for Secrets is needed.
+// Permissions returns the permissions that are required for CUDA faults in the common kinds of workloads in a
+// namespace, in addition to those for every fault. An empty namespace means all namespaces. No permission for Secrets
+// is needed.
 func Permissions(namespace string) []fault.Permission {
 	all := append(askPermissions(namespace),
 		fault.Permission{Verb: "create", Resource: "events", Namespace: namespace, Optional: true},

@@ -64,7 +64,8 @@ func preloads(
 }
 
 // readImage returns the environment variables in an image's configuration from its registry, using the credentials of
-// docker login, if any. For a multi-platform image, it reads linux/amd64 and assumes that the others do not differ.
+// docker login, if any. For a multi-platform image, it reads linux/amd64 and assumes that the other platforms have the
+// same variables.
 func readImage(ctx context.Context, image string) ([]string, error) {
 	reference, err := name.ParseReference(image)
 	if err != nil {

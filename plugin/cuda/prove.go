@@ -20,10 +20,10 @@ import (
 const (
 	// pause is the interval between two queries.
 	pause = 300 * time.Millisecond
-	// grace is the time that processes have to call the driver after the shim has been loaded into their containers. A
-	// program that imports PyTorch needs several seconds until its first call.
+	// grace is the time to wait for processes to call the driver after the shim has been loaded into their containers.
+	// A program that imports PyTorch needs several seconds until its first call.
 	grace = 10 * time.Second
-	// patience is the time that pods have to become available for queries after the rollout.
+	// patience is the time to wait for pods to become available for queries after the rollout.
 	patience = time.Minute
 )
 
@@ -37,8 +37,8 @@ const (
 	loaded                   // a process has loaded the state
 )
 
-// judge returns the verdict for a generation of a run, and a description of its reason. If the pod cannot be queried,
-// a line in its log is sufficient.
+// judge returns the verdict for a generation of a run, and the reason for it. If the pod cannot be queried, a line in
+// its log is sufficient.
 func (r *report) judge(run string, generation uint64) (verdict, string) {
 	switch {
 	case len(r.said) > 0 && !r.asked:
@@ -121,9 +121,9 @@ type watching struct {
 	settled func(*report) bool
 }
 
-// refreshEvery is the interval at which kubelets are triggered again to refresh the state file. A change to a pod
-// triggers a refresh, but the kubelet reads ConfigMaps from a cache that may still be stale. Without another trigger,
-// it would then not refresh the file for another minute.
+// refreshEvery is the interval at which kubelets are told again to refresh the state file. A change to a pod triggers a
+// refresh, but the kubelet reads ConfigMaps from a cache that may still be stale. Without another trigger, the kubelet
+// would then not refresh the file for another minute.
 const refreshEvery = 2 * time.Second
 
 // watch queries the pods of a run until what.done returns true or ctx is done. It returns the last reports, or an error
@@ -180,7 +180,7 @@ type proof struct {
 	pods       func(context.Context) ([]corev1.Pod, error)
 	run        string
 	generation uint64
-	// known reports whether an earlier gather has already waited for processes to appear.
+	// known reports whether an earlier call of gather has already waited for processes to appear.
 	known    bool
 	grace    time.Duration
 	patience time.Duration

@@ -109,7 +109,8 @@ func showStatus(
 	return list.print(streams, format)
 }
 
-// placesOf returns the run with the given ID, the run in a workload or, for an empty name, all runs that are in place.
+// placesOf returns the run with the given ID or in the given workload. If the name is empty, it returns all runs that
+// are in place.
 func placesOf(
 	ctx context.Context, cluster *cudashim.Cluster, store *ledger.Store, namespace, name string, warn func(string),
 ) ([]*inPlace, error) {

@@ -30,7 +30,7 @@ type runStatus struct {
 	Until     time.Time `json:"until,omitzero"`   // all calls pass through after this time
 	ArmedAt   time.Time `json:"armedAt,omitzero"` // zero while it is disarmed
 	// Generation is the generation of the state in the run's ConfigMap. Pods and processes with the same generation
-	// have received the last change.
+	// have received the latest change.
 	Generation uint64      `json:"generation"`
 	Pods       []podStatus `json:"pods"`
 }

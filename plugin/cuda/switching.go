@@ -77,8 +77,8 @@ func (s *switching) find(ctx context.Context) (*inPlace, cudafault.State, *cudaf
 	return p, next, asked, err
 }
 
-// carries returns an error if the shim was removed from the workload, for example by `kubectl rollout undo`: new pods
-// would not have it.
+// carries returns an error if the shim was removed from the workload, for example by `kubectl rollout undo`, because
+// new pods would not have the shim.
 func (s *switching) carries(ctx context.Context, p *inPlace) error {
 	now, err := s.injected(ctx, p)
 	if err != nil {
@@ -93,7 +93,7 @@ func (s *switching) carries(ctx context.Context, p *inPlace) error {
 }
 
 // arm writes the record and then the state. The record determines whether the run may be armed, because a revert marks
-// it before undoing anything.
+// the record before undoing anything.
 func (s *switching) arm(ctx context.Context, p *inPlace, next cudafault.State, asked *cudafault.Fault) error {
 	pods, err := p.pods(s.cluster)(ctx)
 	if err != nil {
@@ -117,7 +117,7 @@ func (s *switching) arm(ctx context.Context, p *inPlace, next cudafault.State, a
 }
 
 // disarm writes the state and then the record. A client that is still injecting the run checks the record before and
-// after arming. In case that client armed the run in between, disarm writes the state once more.
+// after arming. Because that client may have armed the run in between, disarm writes the state once more.
 func (s *switching) disarm(ctx context.Context, p *inPlace, next cudafault.State) error {
 	pods, unlisted := p.pods(s.cluster)(ctx)
 	late, err := setState(ctx, s.cluster, p.data.Namespace, s.id, next, pods)
@@ -237,7 +237,7 @@ func (s *switching) before(p *inPlace, asked *cudafault.Fault, now time.Time, ku
 	say("")
 }
 
-// record updates the record of the run, unless the run must not be armed. The undo in the record remains valid.
+// record updates the record of the run, unless the run must not be armed. The undo data in the record remains valid.
 func (s *switching) record(ctx context.Context, p *inPlace, asked *cudafault.Fault) (ledger.Run, error) {
 	var kept []byte
 	if asked != nil {
@@ -267,8 +267,8 @@ func (s *switching) record(ctx context.Context, p *inPlace, asked *cudafault.Fau
 	return run, err
 }
 
-// unrecord restores what record changed, if the fault could not be armed. It is best effort: only the state file
-// affects the fault.
+// unrecord restores what record changed, if the fault could not be armed. This is best effort, because only the state
+// file affects the fault.
 func (s *switching) unrecord(ctx context.Context, former ledger.Run, step string) {
 	_, err := s.session.Ledger.Update(ctx, s.id, func(run *ledger.Run) error {
 		run.Summary = former.Summary

@@ -146,8 +146,8 @@ func (f *resetting) choose(
 	return chosen, nil
 }
 
-// nameOfPod returns the name of a pod on a node. It is empty if the pod no longer exists; the kubelet's checkpoint is
-// updated only later.
+// nameOfPod returns the name of a pod on a node. It is empty if the pod no longer exists, because the kubelet updates
+// its checkpoint only later.
 func nameOfPod(ctx context.Context, cluster *kube.Cluster, node, uid string) (string, error) {
 	list, err := cluster.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),

@@ -150,9 +150,9 @@ func (e *NoDeviceError) Error() string {
 		e.GPU, e.known)
 }
 
-// indexOf returns the index of the GPU of a device, or nil if it is unknown. NVIDIA's device plugin uses the UUID or
+// indexOf returns the index of a device's GPU, or nil if the index is unknown. NVIDIA's device plugin uses the UUID or
 // the index of the GPU as the ID, depending on its settings. IDs of shared GPUs have a suffix, such as ::1. The ID of a
-// MIG device does not contain its GPU.
+// MIG device does not identify the GPU.
 func indexOf(id string, all []api.GPU) *int {
 	base, _, _ := strings.Cut(id, "::")
 	for i, g := range all {

@@ -34,7 +34,7 @@ type tainting struct {
 	taint   resourcev1.DeviceTaint
 }
 
-// defaultTaint does not evict pods, like the taints of NVIDIA's DRA driver.
+// defaultTaint, like the taints of NVIDIA's DRA driver, does not evict pods.
 const defaultTaint = "gpufault.dev/unhealthy=true:NoSchedule"
 
 func newTaintCommand(connection *kube.Connection, streams genericiooptions.IOStreams) *cobra.Command {
@@ -150,7 +150,7 @@ func (t *tainting) run(ctx context.Context, connection *kube.Connection, streams
 					Target: ledger.Target{Kind: "Node", Name: name}, LedgerNamespace: connection.LedgerNamespace,
 					MarksOnly: true,
 				}
-				// The preflight reports all missing permissions at once.
+				// Ignore missing permissions here, because the preflight reports all of them at once.
 				if err := creation.Check(ctx); err != nil && !apierrors.IsForbidden(err) {
 					return nil, kube.Explain(err)
 				}

@@ -132,7 +132,7 @@ func (o *options) addFlags(cmd *cobra.Command, connection *kube.Connection) {
 	}
 }
 
-// completeChecks completes a comma-separated list of check IDs and of patterns for whole families.
+// completeChecks completes a comma-separated list of check IDs and patterns for whole families.
 func completeChecks(_ *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	before, last := "", prefix
 	if i := strings.LastIndex(prefix, ","); i >= 0 {

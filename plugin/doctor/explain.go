@@ -96,8 +96,8 @@ func needs(c engine.Check) string {
 // manyChecks is the maximum number of checks to list with their titles.
 const manyChecks = 12
 
-// described returns one line per check with its ID and title, or one line of IDs per family if there are more than
-// manyChecks.
+// described returns one line per check, with the check's ID and title. If there are more than manyChecks checks, it
+// returns one line of IDs per family.
 func described(ids []string, all []engine.Check) string {
 	var lines []string
 	if len(ids) > manyChecks {

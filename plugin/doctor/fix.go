@@ -38,7 +38,7 @@ const (
 
 func fixable() []string { return []string{fixCapacity, fixHandler, fixInjected} }
 
-// repair is the work of --fix: either a plan for a session, or runs to revert.
+// repair describes what --fix does: either carry out a plan in a session, or revert runs.
 type repair struct {
 	plan fault.Plan
 	// says contains a line for each change, diff shows the objects to create, and done is printed after the changes.
@@ -160,8 +160,8 @@ func rootToFix(r doctor.Report, id, object string) (finding.Finding, error) {
 	return found[0], nil
 }
 
-// about returns the first root cause about an object, narrowed to that object. The object is named as NAME, as
-// NAMESPACE/NAME, or as in reports.
+// about returns the first root cause about an object, narrowed to that object. The object has the form NAME or
+// NAMESPACE/NAME, or the form used in reports.
 func about(found []finding.Finding, object string) (finding.Finding, bool) {
 	for _, f := range found {
 		for _, o := range toChange(f) {

@@ -180,7 +180,8 @@ func selected(s *snapshot.Snapshot, selector string) ([]string, error) {
 	return names, nil
 }
 
-// reachable returns the named nodes without those on which pods of doctor would not start, to avoid waiting for them.
+// reachable returns the named nodes except those on which doctor's pods would not start, so that doctor does not wait
+// for these pods.
 func (g *gathering) reachable(s *snapshot.Snapshot, names []string) []string {
 	return slices.DeleteFunc(names, func(name string) bool {
 		i := slices.IndexFunc(s.Nodes, func(n corev1.Node) bool { return n.Name == name })

@@ -66,7 +66,7 @@ const jsonPath = "jsonpath="
 
 func formats() []string { return []string{"json", "yaml", "name", "wide", "junit", "sarif", jsonPath} }
 
-// complete validates the options, without a cluster, and reads the ignore file. changed reports whether a flag was
+// complete validates the options without a cluster, and reads the ignore file. changed reports whether a flag was
 // specified.
 func (o *options) complete(changed func(flag string) bool) error {
 	o.fix = strings.TrimPrefix(o.fix, "finding/") // the form that -o name prints

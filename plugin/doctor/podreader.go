@@ -81,7 +81,8 @@ func (p *podReader) Read(
 	return found, err
 }
 
-// explaining is the time in addition to --timeout for determining why the pod is not running, and for deleting it.
+// explaining is the time, in addition to --timeout, for determining why the pod is not running and for deleting the
+// pod.
 const explaining = 15 * time.Second
 
 // start starts the pod. The runner enforces --timeout itself, and then reports the reason why the pod did not start.

@@ -157,7 +157,7 @@ func (e *examination) writeBundle(s *snapshot.Snapshot) error {
 	return err
 }
 
-// removed describes the secrets that were removed from the bundle, by place.
+// removed describes how many secrets were removed from the bundle, by location.
 func removed(places map[string]int) string {
 	all := slices.SortedFunc(maps.Keys(places), func(a, b string) int {
 		return cmp.Or(cmp.Compare(places[b], places[a]), cmp.Compare(a, b))

@@ -13,13 +13,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/printer"
 )
 
-// The report formats in addition to the usual ones.
+// The report formats that are supported in addition to the usual ones.
 const (
 	formatJUnit      = "junit"
 	formatPrometheus = "prometheus"
 )
 
-// Formats returns the report formats in addition to the usual ones.
+// Formats returns the report formats that are supported in addition to the usual ones.
 func Formats() []string { return []string{formatJUnit, formatPrometheus} }
 
 // Print writes a result in any format.

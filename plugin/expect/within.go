@@ -9,7 +9,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/reaction"
 )
 
-// limits are the times from --within: one for all reactions, and others for some of them.
+// limits contains the times from --within: one for all reactions, and separate times for some of them.
 type limits struct {
 	all  time.Duration
 	some map[reaction.Name]time.Duration

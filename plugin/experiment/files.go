@@ -22,7 +22,7 @@ func (f *files) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.markdown, "markdown", "", "Also write the verdicts as a table to this Markdown file")
 }
 
-// report is one of the files.
+// report is one of the report files.
 type report struct {
 	flag, file string
 	write      func(io.Writer, experiment.Result) error

@@ -138,7 +138,7 @@ func watch(
 
 var errOver = errors.New("the time has elapsed")
 
-// nodesOf returns the nodes on which a run has injected faults, or those of the pods of its workloads.
+// nodesOf returns the nodes on which a run has injected faults, or the nodes on which the pods of its workloads run.
 func nodesOf(ctx context.Context, cluster *kube.Cluster, run ledger.Run) ([]string, error) {
 	var all []string
 	for _, t := range run.Targets() {

@@ -44,7 +44,7 @@ func (f *revertFlags) findFleet(
 	return found.Runs, unreadable, nil
 }
 
-// mostOfFleet is the number of a fleet's runs that the preview describes. All of them make the same change, on
+// mostOfFleet is the maximum number of runs of a fleet that the preview describes. All of them make the same change, on
 // different nodes.
 const mostOfFleet = 2
 

@@ -13,8 +13,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/faults/cudashim"
 )
 
-// withoutRestart returns an error if reverting a run restarts pods or might restart them: most controllers replace the
-// pods as soon as their template changes.
+// withoutRestart returns an error if reverting a run restarts pods or might restart them, because most controllers
+// replace the pods as soon as their template changes.
 func withoutRestart(ctx context.Context, objects dynamic.Interface, runs []ledger.Run) error {
 	for _, run := range runs {
 		disarm := "kubectl gpu-fault cuda disarm " + run.ID
@@ -54,10 +54,10 @@ func withoutRestart(ctx context.Context, objects dynamic.Interface, runs []ledge
 	return nil
 }
 
-// none means that a workload was deleted or recreated: a revert does not change it.
+// none means that a workload was deleted or recreated, so a revert does not change it.
 const none cudashim.Replacement = ""
 
-// replacement returns when the pods are replaced, according to the current workload. Since the run started, the
+// replacement returns when a revert would replace the pods, based on the current workload. Since the run started, the
 // workload's strategy may have changed, or the workload may have been resumed.
 func replacement(ctx context.Context, objects dynamic.Interface, data *cudashim.Data) (cudashim.Replacement, error) {
 	resource := schema.GroupVersionResource{Group: data.Group, Version: data.Version, Resource: data.Resource}

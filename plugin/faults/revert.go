@@ -154,7 +154,7 @@ func (f *revertFlags) run(ctx context.Context, connection *kube.Connection, stre
 	if len(runs) == 0 && len(f.fleets) == 0 {
 		return unreadable
 	}
-	// In an emergency, an unreadable record must not prevent the revert of the others.
+	// In an emergency, an unreadable record must not prevent other runs from being reverted.
 	return errors.Join(f.revertAll(ctx, cluster, connection, streams, runs), unreadable)
 }
 

@@ -48,7 +48,7 @@ func (f *Flags) AddFlags(flags *pflag.FlagSet) {
 // mostPerPod keeps the record of a pod's run below the size limit of a ConfigMap.
 const mostPerPod = 500
 
-// Validate validates the flags that do not require a cluster.
+// Validate checks the flags as far as this is possible without a cluster.
 func (f *Flags) Validate(pods *podflags.Flags) error {
 	switch {
 	case f.NodesPerPod < 1 || f.NodesPerPod > mostPerPod:
@@ -97,7 +97,7 @@ func clientBuild() string {
 	return info.Version + " " + info.Commit
 }
 
-// path returns the words of a command below the root.
+// path returns the words of a command below the root command.
 func path(cmd *cobra.Command) []string {
 	var words []string
 	for ; cmd.HasParent(); cmd = cmd.Parent() {

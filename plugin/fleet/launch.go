@@ -32,7 +32,7 @@ type Launch struct {
 	Summary  string
 	Nodes    []string
 	Parallel int // number of nodes that a pod changes in parallel
-	// PerNode is the timeout for one node, and Cleanup that for the undo.
+	// PerNode is the timeout for one node, and Cleanup is the timeout for the undo.
 	PerNode, Cleanup time.Duration
 
 	plan fleet.Plan
@@ -42,12 +42,12 @@ type Launch struct {
 	every time.Duration // see fleet.Client
 }
 
-// mostPods limits the pods of a fleet that run at the same time. With ten nodes each, they start a hundred debug pods
+// mostPods limits how many pods of a fleet run at the same time. With ten nodes each, they start a hundred debug pods
 // in parallel, which an API server and a registry can handle.
 const mostPods = 10
 
-// Prepare makes the plan for the fleet, without sending a request that changes anything. It adds to the preflight's
-// plan what the fleet needs and checks.
+// Prepare makes the plan for the fleet, without sending a request that changes anything. It adds the permissions and
+// checks of the fleet to the preflight's plan.
 func (l *Launch) Prepare(ctx context.Context, preflight *fault.Plan) (err error) {
 	preflight.Needs = append(preflight.Needs, fleet.Permissions(l.Session.Ledger.Namespace)...)
 	preflight.Checks = append(preflight.Checks, l.check)
@@ -73,8 +73,8 @@ func (l *Launch) Prepare(ctx context.Context, preflight *fault.Plan) (err error)
 	return err
 }
 
-// Cleanup returns the time that the pod of a shard may take to undo its changes. few is the time for a few nodes. A pod
-// with many nodes undoes its changes in rounds.
+// Cleanup returns the time that the pod of a shard may take to undo its changes. few is the time that is sufficient for
+// a few nodes. A pod with many nodes undoes its changes in rounds.
 func Cleanup(few time.Duration, rounds int) time.Duration {
 	const inTime = 10 // rounds for which the time is sufficient
 	return max(few, fault.DefaultCleanupTimeout) * time.Duration(1+(rounds-1)/inTime)
@@ -199,8 +199,8 @@ func (f *Flags) Name(plan *fault.Plan) {
 	}
 }
 
-// Earlier handles the record of an earlier pod of this shard, so that nothing is injected twice. A finished run is the
-// result. An unfinished run is reverted. Without a record, done is false.
+// Earlier handles the record of an earlier pod of this shard, so that nothing is injected twice. If the earlier run is
+// finished, it is the result. If it is unfinished, it is reverted. If there is no record, done is false.
 func (f *Flags) Earlier(ctx context.Context, s *fault.Session) (done bool, err error) {
 	if f.shard == nil {
 		return false, nil

@@ -78,7 +78,7 @@ func parse(text string) (choice, error) {
 	return c, nil
 }
 
-// Pod is the pod of --pod. The zero value means no pod.
+// Pod is the pod specified by --pod. The zero value means no pod.
 type Pod struct{ Namespace, Name, UID string }
 
 func (p Pod) String() string { return "pod " + p.Namespace + "/" + p.Name }

@@ -51,7 +51,7 @@ func Explain(err error) error {
 	}
 }
 
-// Explain is like the function Explain, and also adds advice on how to get the permissions to a Forbidden error.
+// Explain is like the function Explain, but also adds advice on getting permissions if the error is Forbidden.
 func (c *Connection) Explain(err error) error {
 	err = Explain(err)
 	if !apierrors.IsForbidden(err) || len(c.Features) == 0 || strings.Contains(err.Error(), "gpu-fault rbac") {
@@ -69,7 +69,7 @@ func (c *Connection) Explain(err error) error {
 	return fmt.Errorf("%w; %s", err, c.Grant(user))
 }
 
-// otherRefusals are parts of Forbidden errors that are not caused by missing roles.
+// otherRefusals contains strings that occur in Forbidden errors with causes other than missing roles.
 var otherRefusals = []string{
 	"exceeded quota", "violates PodSecurity", "admission webhook", "ValidatingAdmissionPolicy",
 }

@@ -71,9 +71,9 @@ func (c *Connection) Cluster() (*Cluster, error) {
 	if c.isNowhere(config) {
 		return nil, ErrNoKubeconfig
 	}
-	// With client-go's defaults of 5 and 10 requests per second, ten nodes in parallel would be throttled. A large
-	// fleet needs about ten requests per node. The API server's priority and fairness settings determine how many it
-	// accepts.
+	// With client-go's defaults (5 requests per second, in bursts of up to 10), ten nodes in parallel would be
+	// throttled. A large fleet needs about ten requests per node. The API server's priority and fairness settings
+	// determine how many it accepts.
 	config.QPS, config.Burst = 400, 800
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {

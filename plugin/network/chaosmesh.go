@@ -96,7 +96,7 @@ func (p *partition) chaos(
 			Dynamic: client, Mapper: mapper, Objects: manifests, Target: ledger.Target{Kind: "Node", Name: node},
 			LedgerNamespace: connection.LedgerNamespace, MarksOnly: true, ShowRun: true,
 		}
-		// The preflight reports all missing permissions at once.
+		// Ignore missing permissions here, because the preflight reports all of them at once.
 		if err := creation.Check(ctx); err != nil && !apierrors.IsForbidden(err) {
 			return nil, nil, kube.Explain(err)
 		}

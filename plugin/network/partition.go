@@ -27,7 +27,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/session"
 )
 
-// complete adds what all commands have in common.
+// partition holds the arguments and flags of a network command.
 type partition struct {
 	nodefault.Flags
 	workload string
@@ -96,7 +96,7 @@ that use eBPF, the pod's test packet gets through; the command then removes the 
 	return cmd
 }
 
-// complete adds what both commands have.
+// complete adds what all network commands have in common.
 func (p *partition) complete(cmd *cobra.Command, connection *kube.Connection, streams genericiooptions.IOStreams) {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		p.Nodes.Names = args
@@ -158,7 +158,8 @@ func (p *partition) validate() (err error) {
 	return p.Validate()
 }
 
-// defaultPeers returns the peers to use if none are specified: any address, in the supported directions.
+// defaultPeers returns the peers to use if none are specified. They stand for any address, in the directions that the
+// fault supports.
 func (p *partition) defaultPeers() (sent, received []peer) {
 	all := []peer{{text: peerAny}}
 	switch {
@@ -260,8 +261,8 @@ func (p *partition) changes(
 	return changes, nil
 }
 
-// request returns a valid request for a node. A pod peer may have addresses of two families. Addresses whose family no
-// pod on the node has are omitted.
+// request returns a valid request for a node. A pod peer may have addresses of two families. If no pod on the node has
+// an address of a family, request omits the addresses of that family.
 func request(what api.Partition, matches []api.Match) (api.Firewall, error) {
 	var absent netip.Prefix
 	for _, m := range matches {

@@ -104,7 +104,7 @@ func (p peer) ofPod(text string) (peer, error) {
 	return p, nil
 }
 
-// find returns the running pod of the peer. The pod has addresses.
+// find returns the running pod of the peer. The pod has at least one address.
 func (p peer) find(ctx context.Context, client kubernetes.Interface, namespace string) (*corev1.Pod, error) {
 	if p.namespace != "" {
 		namespace = p.namespace
@@ -211,8 +211,8 @@ const maxProbes = 4
 // Addresses reserved for documentation (RFC 5737, RFC 3849). A node with a default route forwards packets to them.
 var unusedAddresses = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 
-// probes returns addresses in the network, or any addresses if it is the zero value, to which the node should forward
-// packets. Packets to the node's own addresses are not forwarded.
+// probes returns addresses in the network to which the node should forward packets. If the network is the zero value,
+// the addresses can be any. Packets to the node's own addresses are not forwarded.
 func (r resolver) probes(network netip.Prefix, node string) []netip.Addr {
 	if network.IsSingleIP() {
 		return []netip.Addr{network.Addr()}

@@ -58,7 +58,7 @@ func isRunning(pod corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil && pod.Spec.NodeName != ""
 }
 
-// pods returns the pods to cut off on the nodes, and describes the pods on these nodes that are omitted.
+// pods returns the pods to cut off on the nodes, and a description of the pods that are omitted on these nodes.
 func (p *partition) pods(
 	ctx context.Context, cluster *kube.Cluster, nodes []string, pod *corev1.Pod, ledgerNamespace string,
 ) (chosen podsByNode, omitted string, err error) {
@@ -91,7 +91,7 @@ func (p *partition) pods(
 	return chosen, "", nil
 }
 
-// ofNodes returns all pods on the nodes that can be cut off.
+// ofNodes returns the pods on the nodes, except those that cannot be cut off.
 func ofNodes(
 	ctx context.Context, cluster *kube.Cluster, nodes []string, ledgerNamespace string,
 ) (podsByNode, string, error) {

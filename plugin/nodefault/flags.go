@@ -55,7 +55,7 @@ func (f *Flags) AddFlags(cmd *cobra.Command) {
 	f.Expect.AddFlags(cmd, &f.Format)
 }
 
-// AddAllowances registers the flags that lift the limits of the blast radius.
+// AddAllowances registers the flags that lift the limits on the blast radius.
 func AddAllowances(flags *pflag.FlagSet, allow *fault.Allowances) {
 	flags.BoolVar(&allow.ControlPlane, "allow-control-plane", false, "Allow control plane nodes")
 	flags.BoolVar(&allow.LastGPUNode, "allow-last-gpu-node", false,

@@ -47,7 +47,7 @@ type Fault struct {
 	Print func(*ledger.Run) error
 	// DryRun returns the object that a dry run prints as YAML instead of the nodes. It may be nil.
 	DryRun func() any
-	// Timed reports whether the fault ends when the TTL expires although it starts no debug pods.
+	// Timed reports whether the fault ends when the TTL expires even though it starts no debug pods.
 	Timed bool
 	// CleanupTimeout limits the cleanup after a failure or an interruption; 0 means the default of fault.Session.
 	CleanupTimeout time.Duration
@@ -115,9 +115,9 @@ func (f *Flags) Run(
 	})
 }
 
-// Launch completes the launch from inside the cluster. Without --in-cluster, it returns nil. It adds to the plan what
-// the launch needs and checks. In a pod of a fleet, it sets the fields of the plan and the session that come from the
-// fleet.
+// Launch completes the launch from inside the cluster. Without --in-cluster, it returns nil. It adds the permissions
+// and checks of the launch to the plan. In a pod of a fleet, it sets the fields of the plan and the session that come
+// from the fleet.
 func (f *Flags) Launch(
 	ctx context.Context, s *fault.Session, plan *fault.Plan, launch fleet.Launch,
 ) (*fleet.Launch, error) {
@@ -149,8 +149,8 @@ func (f *Flags) nodes(ctx context.Context, cluster *kube.Cluster, what Fault) ([
 // MiB, and spends most of the time waiting for the API server.
 const manyNodes = 200
 
-// Observed runs a fault, prints it, and then waits for the expected reactions of the cluster. If an object is printed,
-// it is that of the reactions.
+// Observed runs a fault, prints it, and then waits for the expected reactions of the cluster. If the output is an
+// object, the object describes the reactions.
 func (f *Flags) Observed(
 	ctx context.Context, cluster *kube.Cluster, streams genericiooptions.IOStreams, names []string,
 	inject func() (run *ledger.Run, show func() error, err error),

@@ -50,7 +50,7 @@ func Report(
 	if c.endpoint == nil {
 		return nil
 	}
-	// Also send the trace after Ctrl-C: it shows what happened until then.
+	// Also send the trace after Ctrl-C, because it shows what happened until then.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout)
 	defer cancel()
 	if err := c.send(ctx, body); err != nil {

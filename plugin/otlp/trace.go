@@ -30,7 +30,8 @@ type builder struct {
 }
 
 // makeTrace returns the trace of a result. The span of the experiment has the timeline as its events. Below it are
-// spans for each injection, each revert, and each expectation, which starts when the fault has been verified.
+// spans for each injection, each revert, and each expectation. The span of an expectation starts when the fault has
+// been verified.
 func makeTrace(r experiment.Result, parent parent, resourceAttributes []attribute) traces {
 	b := &builder{result: r, trace: cmp.Or(parent.trace, id(16)), root: id(8)}
 	b.add(b.whole(parent))

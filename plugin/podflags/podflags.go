@@ -28,7 +28,8 @@ type Flags struct {
 	Secrets []string
 	// Timeout is the timeout per node, including starting its pod.
 	Timeout time.Duration
-	// AnyBuild allows images from other builds of this tool, which may be needed to undo the changes of these builds.
+	// AnyBuild allows images from other builds of this tool, which may be needed to undo changes that those builds
+	// made.
 	AnyBuild bool
 }
 
@@ -138,8 +139,9 @@ func (f *Flags) Start(
 	return runner.Start(ctx, spec)
 }
 
-// Try checks with a dry run whether the API server admits the pod: permissions, Pod Security, quota, policies. It
-// returns nil if the node or the namespace does not exist, because the preflight of the run handles these cases.
+// Try checks with a dry run whether the API server admits the pod. This covers permissions, Pod Security, quotas and
+// policies. Try returns nil if the node or the namespace does not exist, because the preflight of the run handles these
+// cases.
 func (f *Flags) Try(ctx context.Context, cluster *kube.Cluster, spec debugpod.Spec) error {
 	arch, err := architecture(ctx, cluster, spec.Node)
 	if err != nil || arch == "" {

@@ -38,7 +38,7 @@ type Scope struct {
 	Ledger string
 	// Workloads is the namespace of the workloads. Empty means none.
 	Workloads string
-	// APIOnly excludes the pods with which doctor reads nodes.
+	// APIOnly excludes the permissions for the pods with which doctor reads nodes.
 	APIOnly bool
 }
 

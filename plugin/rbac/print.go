@@ -199,7 +199,7 @@ func (p *printing) choose() ([]Feature, error) {
 	return slices.DeleteFunc(Features(), func(f Feature) bool { return !slices.Contains(p.features, f.Name) }), nil
 }
 
-// inCluster lists the features whose commands have the flag --in-cluster.
+// inCluster lists the features whose commands have the --in-cluster flag.
 var inCluster = []string{"xid", "runtime", "device"}
 
 func (p *printing) checkInCluster() error {

@@ -45,7 +45,7 @@ making a candidate the admin of a namespace, and reading the entire cluster incl
 	return cmd
 }
 
-// table returns the list of features with what each allows.
+// table returns a table of the features and of what each one allows.
 func table() string {
 	var text strings.Builder
 	for _, f := range Features() {

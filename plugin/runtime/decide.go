@@ -139,8 +139,8 @@ func (b *breaking) decision(
 		d.Change.Files = append(d.Change.Files, file)
 		d.Edits = append(d.Edits, describe(f.Edits))
 	}
-	// Required even without a restart: if containerd is restarted in the meantime, it must also be restarted after the
-	// files have been restored.
+	// The service is set even without a restart: if containerd is restarted in the meantime, it must also be restarted
+	// after the files have been restored.
 	if instance.Unit != "" {
 		d.Change.Service = &deadman.Service{Unit: instance.Unit, Socket: instance.Socket}
 		if instance.CRI != nil {

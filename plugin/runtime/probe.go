@@ -18,7 +18,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 )
 
-// probeTimeout is the time for the probe pod to fail. The kubelet must first reconnect to containerd.
+// probeTimeout is the time to wait for the probe pod to fail. The kubelet must first reconnect to containerd.
 const probeTimeout = 45 * time.Second
 
 // probe tests a runtime handler with a pod.

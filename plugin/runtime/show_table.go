@@ -88,7 +88,7 @@ func (s *sections) table(title string, t *printer.Table) {
 	}
 }
 
-// summary returns the lines at the top, each a name and a value.
+// summary returns the lines at the top of the output. Each line has a name and a value.
 func (v *view) summary(wide bool) []string {
 	var pairs [][2]string
 	add := func(name, value string) {
@@ -181,7 +181,8 @@ func (v *view) files(wide bool) *printer.Table {
 	return withoutBlanks(t)
 }
 
-// handlers returns a table with a row for each handler, or two rows if disk and memory differ.
+// handlers returns a table with a row for each handler, or with two rows if the handler on disk differs from the one in
+// memory.
 func (v *view) handlers(wide bool) *printer.Table {
 	t := &printer.Table{
 		Header: []string{"HANDLER", "WHERE", "BINARY", "SYSTEMD-CGROUP", "TYPE", "RUNTIMECLASS", "DEFINED-IN", "NOTE"},

@@ -185,7 +185,7 @@ func (f faults) Shim(what scenario.CUDAFault) (map[string][]byte, func(ledger.Ru
 		return nil, nil, err
 	}
 	asked.Quiet = true // its line on stderr would reveal the answer
-	// Apply the delay to all processes: a GPU that is lost is also lost for processes that start later.
+	// Apply the delay to all processes, because a GPU that is lost is also lost for processes that start later.
 	asked.After, asked.WindowFrom = 0, asked.After
 	libraries := map[string][]byte{}
 	for _, arch := range []string{"amd64", "arm64"} {

@@ -14,7 +14,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/exercise"
 )
 
-// isolation contains the flags that limit what a program of `scenario run` may access.
+// isolation contains the flags that limit what a program started by `scenario run` may access.
 type isolation struct {
 	off   bool
 	dir   string
@@ -121,7 +121,7 @@ func (i *isolation) sees(command string) error {
 	return nil
 }
 
-// isolation returns the settings from the flags. kubeconfigs are the trainer's.
+// isolation returns the settings from the flags. kubeconfigs are the trainer's kubeconfig files.
 func (i *isolation) isolation(kubeconfigs []string) exercise.Isolation {
 	return exercise.Isolation{Off: i.off, Dir: i.dir, Env: i.env, Hosts: i.parsed, Hidden: kubeconfigs}
 }

@@ -85,7 +85,7 @@ func (c *common) newListCommand() *cobra.Command {
 	return cmd
 }
 
-// needs summarizes the requirements for the cluster.
+// needs summarizes what a scenario requires of the cluster.
 func needs(r scenario.Requires) string {
 	var words []string
 	if r.Nodes > 0 {

@@ -104,7 +104,8 @@ The exit code is 0 if all of these conditions hold, and 2 otherwise.`,
 	return cmd
 }
 
-// several returns the scenarios with the names, or all. With simulated GPUs, it omits scenarios that need real ones.
+// several returns the scenarios with the given names, or all scenarios if there are no names. With simulated GPUs, it
+// omits scenarios that need real ones.
 func (p *packFlags) several(names []string, all bool, simulated int) ([]*scenario.Scenario, error) {
 	switch {
 	case all && (len(names) > 0 || p.file != ""):

@@ -44,7 +44,7 @@ type starting struct {
 	format     printer.Format
 }
 
-// mostSeeds limits random seeds, to keep them easy to communicate and type.
+// mostSeeds limits random seeds, so that they are easy to communicate and type.
 const mostSeeds = 1_000_000
 
 func (c *common) newStartCommand() *cobra.Command {
@@ -413,7 +413,7 @@ func cardText(c exercise.Card) string {
 	return b.String()
 }
 
-// writeNew writes a file with credentials. The file must not exist and is only readable by its owner.
+// writeNew writes a file with credentials. The file must not exist, and is readable only by its owner.
 func writeNew(name string, data []byte) error {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/usage"
 )
 
-// others returns the scenarios of --with.
+// others returns the first scenario, followed by the scenarios specified by --with.
 func (s *starting) others(first *scenario.Scenario) ([]*scenario.Scenario, error) {
 	all := []*scenario.Scenario{first}
 	if len(s.with) > 0 && (s.workload != "" || s.terraform != "" || len(s.set) > 0) {
@@ -39,7 +39,8 @@ func (s *starting) others(first *scenario.Scenario) ([]*scenario.Scenario, error
 	return all, nil
 }
 
-// seedsTried is the number of random seeds to try, because some variants of scenarios can only be used alone.
+// seedsTried is the maximum number of random seeds to try. Several may be needed, because some variants of scenarios
+// can only be used alone.
 const seedsTried = 20
 
 // resolveAll resolves the scenarios for the current state of the cluster, and checks that they can be used together.
@@ -195,8 +196,8 @@ func (s *starting) printTogether(lab *exercise.Lab, all []*exercise.Exercise) er
 	return err
 }
 
-// contextOf returns the name of an exercise's context in a kubeconfig for several: the namespace, which does not reveal
-// the scenario.
+// contextOf returns the name of an exercise's context in a kubeconfig for several exercises. The name is the namespace,
+// which does not reveal the scenario.
 func contextOf(e *exercise.Exercise) string { return e.Public.Access.Home() }
 
 // merge returns one kubeconfig for several exercises. Each has its own context and its own account.

@@ -86,7 +86,7 @@ func forget(detectors []xid.Detector, xids []string) []string {
 	return lines
 }
 
-// New returns a session on the cluster that shows its progress on report. Undoers start debug pods only with the
+// New returns a session on the cluster that shows its progress through report. Undoers start debug pods only with the
 // settings in pods, and never with settings from records, which are untrusted.
 func New(
 	ctx context.Context, cluster *kube.Cluster, connection *kube.Connection, parallel int, pods podflags.Flags,
@@ -97,7 +97,7 @@ func New(
 	if err != nil {
 		host = "unknown"
 	}
-	// Detect once for all steps of a run, because listing all nodes for each step would be expensive.
+	// Determine the detectors once for all steps of a run, because listing all nodes for each step would be expensive.
 	detectors := sync.OnceValue(func() []xid.Detector { return xid.DetectorsOn(cluster.Providers(ctx, nil)) })
 	undoers := Undoers(detectors)
 	onStep := func(step ledger.Step, text string) { report.Step(step.Target.Name, text) }
@@ -180,7 +180,7 @@ func StartPod(cluster *kube.Cluster, ledgerNamespace string, pods podflags.Flags
 	}
 }
 
-// Debug pods for faults that outlive them.
+// The interfaces of debug pods for faults that outlive these pods.
 var (
 	_ devicehealth.Pod = (*debugpod.Session)(nil)
 	_ firewall.Pod     = (*debugpod.Session)(nil)

@@ -20,8 +20,8 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// MinArgs requires at least n arguments. what describes them ("a code and a target"). example is a complete command
-// line.
+// MinArgs requires at least n arguments. The what parameter describes the arguments, for example "a code and a target".
+// The example parameter is a complete command line.
 func MinArgs(n int, what, example string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < n {
@@ -63,7 +63,7 @@ func name(cmd *cobra.Command) string {
 	return strings.TrimPrefix(cmd.CommandPath(), cmd.Root().CommandPath()+" ")
 }
 
-// UnknownCommand returns the error for an unknown subcommand of near.
+// UnknownCommand returns the error for an unknown subcommand of the command near.
 func UnknownCommand(near *cobra.Command, words []string) error {
 	text := fmt.Sprintf("unknown command %q", strings.Join(words, " "))
 	if near.SuggestionsMinimumDistance <= 0 {
@@ -78,7 +78,7 @@ func UnknownCommand(near *cobra.Command, words []string) error {
 
 // FlagError is a function for cobra.Command.SetFlagErrorFunc. It returns a more helpful error.
 func FlagError(cmd *cobra.Command, err error) error {
-	// An unknown subcommand. Its flags are not flags of the root command.
+	// The cause is an unknown subcommand, whose flags are not flags of the root command.
 	if words := cmd.Flags().Args(); cmd == cmd.Root() && len(words) > 0 {
 		return UnknownCommand(cmd, words[:1])
 	}

@@ -64,7 +64,7 @@ func NewCommand(connection *kube.Connection, streams genericiooptions.IOStreams)
 			if format.IsTable() {
 				return r.write(streams)
 			}
-			// Only for these formats, because computing the digests is slow.
+			// Only these formats include the digests of the helpers, because computing the digests is slow.
 			helpers, err := helper.Digests()
 			if err != nil {
 				return err

@@ -33,8 +33,8 @@ const (
 	layerKernel = "kernel"
 )
 
-// layerOrder is the order of the layers. The device layer ends when the device plugin restarts, which the nvml layer
-// causes.
+// layerOrder is the order of the layers. The nvml layer comes before the device layer, because it restarts the device
+// plugin, which ends the device layer.
 var layerOrder = []string{layerCUDA, layerNVML, layerDevice, layerDCGM, layerKernel}
 
 // seen describes which readers see a layer, and the layer's limits.
@@ -93,7 +93,7 @@ func completeLayers(_ *cobra.Command, _ []string, prefix string) ([]cobra.Comple
 	return words, noSpace
 }
 
-// nameFeatures adds the roles that the layers need to the advice for users who lack permissions.
+// nameFeatures adds the roles for the layers to the advice for users who lack permissions.
 func (l layering) nameFeatures(connection *kube.Connection, namespace string) {
 	if l.has(layerNVML) || l.has(layerDCGM) {
 		connection.Features = append(connection.Features, "nvml")
@@ -104,7 +104,7 @@ func (l layering) nameFeatures(connection *kube.Connection, namespace string) {
 	}
 }
 
-// validate checks everything that does not require a cluster. selectors are those of the lines.
+// validate checks everything that does not require a cluster.
 func (l *layering) validate(o *options) error {
 	selectors, pod := o.selectors, o.Nodes.Pod
 	var layers []string
@@ -245,7 +245,7 @@ type layer struct {
 	Error    string   `json:"error,omitempty"`
 }
 
-// layerOf is the layer for each kind of undo that a run can have. All other kinds belong to the kernel layer.
+// layerOf maps kinds of undo to their layers. All other kinds belong to the kernel layer.
 var layerOf = map[string]string{
 	cudashim.UndoKind: layerCUDA, daemonpod.UndoKind: layerNVML, devicehealth.UndoKind: layerDevice,
 	dcgm.UndoKind: layerDCGM,

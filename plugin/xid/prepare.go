@@ -33,7 +33,7 @@ type prepared struct {
 	checks           []func(context.Context) error
 	describe         []func(say func(string, ...any))
 	timeout, cleanup time.Duration
-	// pods returns the pods with the cuda layer, after it has been injected. It is nil without that layer.
+	// pods returns the pods with the cuda layer, after the layer has been injected. Without that layer, pods is nil.
 	pods func(context.Context, ledger.Run) ([]corev1.Pod, error)
 	pod  *gpus.Pod // pod whose GPUs all layers affect, once it is known
 	// suppliesDevices reports whether undoing a layer restarts the program that supplies the node's devices.

@@ -198,15 +198,15 @@ func (x *realXID) change(
 		Dynamic: client, Mapper: mapper, Objects: manifests, Target: ledger.Target{Kind: "Node", Name: name},
 		LedgerNamespace: x.connection.LedgerNamespace, MarksOnly: true,
 	}
-	// The preflight reports all missing permissions at once.
+	// Ignore missing permissions here, because the preflight reports all of them at once.
 	if err := creation.Check(ctx); err != nil && !apierrors.IsForbidden(err) {
 		return change, err
 	}
 	return x.injection.Change(spec, creation.Change("make the driver report XID "+fmt.Sprint(x.code))), nil
 }
 
-// waiting returns the reason why the pod of a program is waiting. Its hints are those for this pod, not for a debug
-// pod.
+// waiting returns the reason why the pod of a program is waiting. The hints in its error apply to this pod, not to a
+// debug pod.
 func waiting(pod *corev1.Pod) (string, error) {
 	text, err := debugpod.WhyWaiting(pod, realxid.Container)
 	var failed *debugpod.StartError

@@ -53,8 +53,7 @@ func checkWhole(node *corev1.Node) error {
 			return fmt.Errorf("the GPUs are shared by pods (label %sgpu.replicas=%s)%s", prefix, text, advice)
 		}
 	}
-	// With the MIG strategy single, the resource name is that of whole GPUs, and only the labels for the instances
-	// differ.
+	// With the single MIG strategy, MIG instances have the resource name of whole GPUs, and only the labels differ.
 	if product := node.Labels[prefix+"gpu.product"]; strings.Contains(product, "-MIG-") {
 		return fmt.Errorf("the GPUs are partitioned into MIG instances (label %sgpu.product=%s)%s", prefix, product, advice)
 	}
@@ -76,7 +75,7 @@ func checkWhole(node *corev1.Node) error {
 	return nil
 }
 
-// checkFree returns an error that names the pods that hold the GPUs if no GPU on the node is free.
+// checkFree returns an error if no GPU on the node is free. The error names the pods that hold the GPUs.
 func checkFree(node *corev1.Node, pods []corev1.Pod) error {
 	quantity := node.Status.Allocatable[realxid.GPUResource]
 	all, held := quantity.Value(), int64(0)

@@ -262,7 +262,7 @@ func (r *replay) delay(gap time.Duration) time.Duration {
 	return r.maxGap
 }
 
-// records returns the entries with mapped addresses and the UUIDs of the new GPUs.
+// records returns the records for the entries, with mapped addresses and the UUIDs of the new GPUs.
 func (r *replay) records(to map[xid.PCI]xid.PCI, uuids map[xid.PCI]xid.UUID) ([]kernellog.Record, error) {
 	var (
 		all  []kernellog.Record

@@ -87,8 +87,8 @@ func (s *site) apply(f deadman.File, p place) error {
 // is a mount point.
 func cannotRename(err error) bool { return errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EBUSY) }
 
-// uncover returns an error if another file has been mounted over the file since the change, because the restore would
-// affect the wrong file. With overwrite, it unmounts that file.
+// uncover returns an error if another file has been mounted over the file since the change, because a restore would
+// then affect the wrong file. With overwrite, it unmounts that other file.
 func (s *site) uncover(p place, overwrite bool) error {
 	for range 10 { // several files may be mounted
 		if p.InPlace || s.file.dir == nil || !s.file.isMountPoint() {
@@ -107,7 +107,7 @@ func (s *site) uncover(p place, overwrite bool) error {
 }
 
 // judge determines how to restore a file. interrupted means that an earlier restore or the change itself may have been
-// interrupted. overwrite means that files modified since the change are also restored.
+// interrupted. overwrite means that files that have been modified since the change are also restored.
 func (s *site) judge(f deadman.File, interrupted, overwrite bool) (deadman.RestoredFile, error) {
 	r := deadman.RestoredFile{Path: f.Path}
 	now, err := s.file.read()

@@ -53,8 +53,8 @@ func LeaveCgroups(proc string) error {
 	return nil
 }
 
-// cgroupsOf parses a file /proc/PID/cgroup. It returns the paths by the controllers of their hierarchy. The key is
-// empty for cgroup v2.
+// cgroupsOf parses a /proc/PID/cgroup file. It returns the cgroup paths, keyed by the controllers of each path's
+// hierarchy. The key is empty for cgroup v2.
 func cgroupsOf(file string) (map[string]string, error) {
 	raw, err := os.ReadFile(file)
 	if err != nil {

@@ -61,8 +61,8 @@ func enter(proc string, args []string, request []byte) error {
 	args = append(append([]string(nil), args...), fmt.Sprint(in.Fd()))
 	env := []string{searchPath, "LC_ALL=C"}
 	err = unix.Exec(fmt.Sprintf("/proc/self/fd/%d", self.Fd()), args, env)
-	// Some kernels forbid executing a memory file. Use the file in the container instead; the kernel keeps a running
-	// executable.
+	// Some kernels forbid executing a memory file. Use the file in the container instead; the kernel keeps the file of
+	// a running program.
 	if file, e := os.Open(filepath.Join(proc, "self/exe")); e == nil {
 		err = errors.Join(err, unix.Exec(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), args, env))
 	}

@@ -32,7 +32,7 @@ type dead struct {
 	unhealed bool
 }
 
-// Guard runs a dead man's switch: it applies the change of the run's record, waits, and restores the files. It runs in
+// Guard runs a dead man's switch: it applies the change in the run's record, waits, and restores the files. It runs in
 // a separate process, which Change starts. The caller logs the error.
 func Guard(ctx context.Context, h Host, run string) error {
 	if err := deadman.ValidRun(run); err != nil {

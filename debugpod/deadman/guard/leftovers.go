@@ -144,8 +144,8 @@ func (h Host) cleanRecord(ctx context.Context, run string, l *deadman.Leftover) 
 	removed(l, h.erase(run, r))
 }
 
-// changed describes a file in the record that does not have its original content. It returns "" if all files have their
-// original content.
+// changed describes a file that is in the record but does not have its original content. It returns "" if all files
+// have their original content.
 func (h Host) changed(r *record) string {
 	for i, f := range r.Change.Files {
 		now, err := h.sumAt(r.Places[i].Real)

@@ -121,8 +121,8 @@ func (h Host) syncRecords() error {
 	return nil
 }
 
-// unclaimed returns an error if another run has changed one of the files. Otherwise, the other run could not restore
-// the file, and restoring this run would reinstate the other run's fault.
+// unclaimed returns an error if another run has changed one of the files. If this run changed that file too, the other
+// run could not restore it, and restoring this run would reinstate the other run's fault.
 func (h Host) unclaimed(r *record, found []target) error {
 	for i, f := range r.Change.Files {
 		other, encrypted := h.claimant(r.Run, found[i].real)

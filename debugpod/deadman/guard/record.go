@@ -34,7 +34,7 @@ type record struct {
 	// files that the change creates. No other file is changed or restored. The list cannot be determined later, because
 	// the change may break the runtime's configuration or remove an import from it.
 	Loaded []loaded `json:"loaded"`
-	// Pod is the main process of the pod. Its termination triggers a restore. If it is zero, no process is watched.
+	// Pod is the main process of the pod. Its termination triggers a restore. If Pod is zero, no process is watched.
 	Pod process `json:"pod,omitzero"`
 }
 

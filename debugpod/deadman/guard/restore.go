@@ -189,7 +189,7 @@ func (h Host) putAllBack(ctx context.Context, r *record, s *saved, restored *dea
 // record's list. It is never part of a response, because the restore fails.
 const outcomeRefused = deadman.Outcome("refused")
 
-// isRefusal reports whether err prevents restoring only one file.
+// isRefusal reports whether err prevents only one file from being restored.
 func isRefusal(err error) bool { return errors.Is(err, errRefused) || errors.Is(err, errNotLoaded) }
 
 func (h Host) judge(r *record, i int, interrupted, overwrite bool) (deadman.RestoredFile, error) {

@@ -209,7 +209,7 @@ func (h Host) below(path string) ([]string, error) {
 }
 
 // onlyRoots returns an error unless only root (the user of this process) can write to an open file or directory. The
-// group of root may have write access, unless the file has an access control list, because its group bits then apply to
+// root group may have write access, unless the file has an access control list, because the group bits then apply to
 // every user and group in the list. A sticky directory is also unsafe, because other users can create files in it.
 func onlyRoots(f *os.File, st *unix.Stat_t) error {
 	switch {

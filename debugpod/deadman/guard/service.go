@@ -35,8 +35,8 @@ func (h Host) restart(ctx context.Context, s *deadman.Service) error {
 	return err
 }
 
-// serves waits until the service's CRI is ready or the time has elapsed, and returns the response. It returns an error
-// immediately if hopeless reports true for it.
+// serves waits until the service's CRI is ready or the time has elapsed, and returns the response. If hopeless reports
+// true for an error, serves returns that error immediately.
 func (h Host) serves(
 	ctx context.Context, s *deadman.Service, within time.Duration, hopeless func(error) bool,
 ) (*cri.Info, error) {

@@ -49,8 +49,8 @@ func (in *Inspection) configFile(root hostfs.FS, f containerd.File) api.ConfigFi
 	return file
 }
 
-// readOnly returns the reason why changing the node's file at a path would not affect the process, which reads the file
-// at full. It returns "" if the file can be changed.
+// readOnly returns the reason why changing the node's file at a path would not affect the process. The process reads
+// the file at the path full. readOnly returns "" if the file can be changed.
 func (in *Inspection) readOnly(full, name string) string {
 	onNode, err := hostfs.FS(in.host.Root).Resolve(hostfs.Relative(name))
 	if err != nil {
@@ -89,7 +89,7 @@ func metaOf(full string) (deadman.Meta, error) {
 // identity is a set of files, identified independently of their paths.
 type identity []fs.FileInfo
 
-// seen reports whether the file is already in the set, and adds it.
+// seen reports whether the file is already in the set, and adds the file if it is not.
 func (known *identity) seen(info fs.FileInfo) bool {
 	for _, k := range *known {
 		if os.SameFile(k, info) {

@@ -28,7 +28,7 @@ type Inspection struct {
 
 	Ask  func(ctx context.Context, socket string) (*cri.Info, error)
 	Peer func(socket string) (pid int, err error)
-	// Run runs a program with a root directory, with the name args[0], and returns its standard output.
+	// Run runs a program in a root directory, under the name args[0], and returns the program's standard output.
 	Run func(ctx context.Context, root hostfs.FS, program string, args ...string) (string, error)
 	// isExit reports whether an error from Run means that the program exited with an error.
 	isExit func(error) bool

@@ -40,8 +40,8 @@ func findSocket(socket string, roots ...hostfs.FS) (full string, err error) {
 }
 
 // owner returns the process that listens on the socket. The kernel reports the process that called listen
-// (SO_PEERCRED). As a fallback, owner finds the processes that have a socket bound to this path open; this ignores
-// mounts and links. It adds a warning if the results differ.
+// (SO_PEERCRED). As a fallback, owner finds the processes that hold a socket bound to this path; this ignores mounts
+// and links. It adds a warning if the results differ.
 func (in *Inspection) owner(full string, names []string) (process.Process, error) {
 	pid, err := in.Peer(full)
 	holders := in.holders(names)

@@ -211,9 +211,9 @@ func (n node) giveBack(ctx context.Context, r record) error {
 	return nil
 }
 
-// stays watches the real plugin for some time, and reports whether it remains registered. A kubelet that notices the
-// disconnect of the injector only now disconnects the real plugin instead. This can happen again if that plugin is
-// re-registered before the kubelet has noticed the disconnect.
+// stays watches the real plugin for some time, and reports whether it remains registered. If the kubelet notices only
+// now that the injector has disconnected, it disconnects the real plugin instead. This can happen again if the real
+// plugin is re-registered before the kubelet has noticed that the injector has disconnected.
 func (n node) stays(ctx context.Context, r record, watch time.Duration) bool {
 	for until := time.Now().Add(watch); time.Now().Before(until); {
 		devices, err := n.allocatable(ctx, r.Resource)
@@ -228,8 +228,8 @@ func (n node) stays(ctx context.Context, r record, watch time.Duration) bool {
 	return true
 }
 
-// slow returns the time that a kubelet may take to notice the end of a connection, given the duration of a
-// registration, which is more work.
+// slow returns the time that a kubelet may take to notice the end of a connection. It estimates this from the duration
+// of a registration, which is more work for the kubelet.
 func slow(registration time.Duration) time.Duration {
 	return min(max(notice, 5*registration), 10*time.Second)
 }
@@ -254,7 +254,7 @@ func (n node) reregister(ctx context.Context, r record) error {
 // inode number of the old one.
 func isSame(a, b fs.FileInfo) bool { return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) }
 
-// until waits until a condition is met. If it is not met in time, the error contains the problem.
+// until waits until a condition is met. If the condition is not met in time, the error describes the problem.
 func until(ctx context.Context, problem string, met func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

@@ -19,7 +19,7 @@ import (
 
 const (
 	kubeletSocket = "kubelet.sock"
-	// socketPrefix is the prefix of the sockets of this tool.
+	// socketPrefix is the prefix of the names of this tool's sockets.
 	socketPrefix = "gpu-fault-"
 	pluginAPI    = "v1beta1" // the only version that kubelets support
 	askTimeout   = 5 * time.Second
@@ -111,10 +111,10 @@ func (n node) listens(name string) bool {
 }
 
 // endpointOf returns the socket of a resource's plugin, given all sockets and resources on the node. The kubelet does
-// not provide this information. Calling ListAndWatch would, but NVIDIA's plugin never notices that a caller has
-// disconnected, and passes a later health event to it instead of to the kubelet. Because the socket names that plugins
-// use are known, a socket is chosen only by its name, or because only one socket and one resource remain after all
-// others are matched by name.
+// not provide this information. Calling ListAndWatch would provide it, but NVIDIA's plugin never notices that a caller
+// has disconnected, and passes a later health event to that caller instead of to the kubelet. The socket names that
+// plugins use are known. Therefore, endpointOf chooses a socket only if its name matches, or if only one socket and one
+// resource remain after all others have been matched by name.
 func endpointOf(resource string, sockets, resources []string) (string, error) {
 	if known := namedSocket(resource, sockets); known != "" {
 		return known, nil
@@ -181,8 +181,8 @@ func (n node) register(ctx context.Context, resource, endpoint string, options [
 	return err
 }
 
-// topologies returns the TopologyInfo of devices by ID, which the kubelet would drop if the injector's messages lacked
-// it. A kubelet without this API has no topology manager that needs it.
+// topologies returns the TopologyInfo of devices by ID. If the injector's messages lacked it, the kubelet would drop
+// it. A kubelet without this API has no topology manager that needs the TopologyInfo.
 func (n node) topologies(ctx context.Context, resource string) map[string][]byte {
 	all, err := n.allocatable(ctx, resource)
 	if err != nil {

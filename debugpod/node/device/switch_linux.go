@@ -154,8 +154,8 @@ func (n node) guard(run string, log *os.File) error {
 	return n.save(run, status{Phase: phaseEnded, Cause: "the process that made the devices unhealthy was killed"})
 }
 
-// patience is the time for which the switch retries to re-register the real plugin, for example while the kubelet is
-// down.
+// patience is the time for which the switch keeps trying to re-register the real plugin, for example while the kubelet
+// is down.
 const patience = 10 * time.Minute
 
 // killAfter is the time that the processes of a run have to end the fault before they are killed.
@@ -192,8 +192,8 @@ func (n node) stop(ctx context.Context, run string) error {
 	}
 }
 
-// running returns the processes of a run with their arguments. Any process can have such a name, so only processes of
-// the helper's user in its mount namespace count.
+// running returns the processes of a run with their arguments. Any process can have such a name, so only processes that
+// run as the helper's user and in the helper's mount namespace count.
 func (n node) running(run string) map[int]string {
 	found := map[int]string{}
 	own, err := os.Readlink(filepath.Join(n.proc, "self/ns/mnt"))

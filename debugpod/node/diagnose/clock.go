@@ -12,7 +12,8 @@ type clock struct {
 	now time.Time
 	// uptime includes the time for which the machine was suspended. The start times of processes use this clock.
 	uptime time.Duration
-	// awake excludes that time. The timestamps in the kernel log are close to this clock.
+	// awake excludes the time for which the machine was suspended. The timestamps in the kernel log are close to this
+	// clock.
 	awake time.Duration
 }
 
@@ -37,7 +38,7 @@ func (c clock) at(uptime time.Duration) time.Time {
 	return c.now.Add(uptime - c.awake).UTC().Truncate(time.Microsecond)
 }
 
-// ticks is the unit of times in /proc/PID/stat, which is 100 Hz on all supported architectures (USER_HZ).
+// ticks is the unit of times in /proc/PID/stat. It is a hundredth of a second on all supported architectures (USER_HZ).
 const ticks = time.Second / 100
 
 // startOf returns the start time of a process, or the zero time if it is unknown. The start time is field 22 of

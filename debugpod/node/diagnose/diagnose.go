@@ -1,4 +1,4 @@
-// Package diagnose collects data about a node that shows why GPU pods may not run on it.
+// Package diagnose collects data that shows why GPU pods may not run on a node.
 package diagnose
 
 import (
@@ -197,7 +197,7 @@ func (d *diagnosing) inspectRuntime() part {
 	}}
 }
 
-// fit drops the largest parts of a response until it is at most most bytes long.
+// fit drops the largest parts of a response until it is no longer than most bytes.
 func fit(d *api.Diagnosis, most int) {
 	for _, leave := range []struct {
 		field string

@@ -173,8 +173,8 @@ func builtModules(root hostfs.FS, kernel string) []string {
 	return found
 }
 
-// walkModules searches a directory and its subdirectories, down to depth levels and for at most left entries. It does
-// not follow links to directories, because kernel/build links to the kernel sources.
+// walkModules searches a directory and its subdirectories to a depth of at most depth levels, and reads no more than
+// left entries. It does not follow links to directories, because kernel/build links to the kernel sources.
 func walkModules(root hostfs.FS, dir string, depth int, left *int, found []string) []string {
 	entries, err := readEntries(root, dir, max(*left, 1))
 	if err != nil {
@@ -195,8 +195,8 @@ func walkModules(root hostfs.FS, dir string, depth int, left *int, found []strin
 	return found
 }
 
-// devices reads the driver's device nodes. It also checks for their links in /dev/char, which systemd needs when it
-// updates cgroups.
+// devices reads the driver's device nodes. It also checks whether their links exist in /dev/char, which systemd needs
+// when it updates cgroups.
 func (d *diagnosing) devices(context.Context) (func(*api.Diagnosis), error) {
 	var wrong problems
 	var nodes []api.DeviceNode

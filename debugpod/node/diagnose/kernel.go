@@ -25,7 +25,8 @@ const (
 	kernelPatience = 5 * time.Second
 )
 
-// kernelBacklog reads the records in the kernel log. Each Read returns one record, and io.EOF at the end.
+// kernelBacklog reads the records in the kernel log. Each Read returns one record; after the last record, Read returns
+// io.EOF.
 type kernelBacklog interface {
 	io.ReadCloser
 }

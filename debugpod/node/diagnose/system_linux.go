@@ -74,8 +74,8 @@ func statFilesystem(full string) (api.Filesystem, error) {
 }
 
 // listens reports whether a process listens on a socket. It returns nil if this is unknown. /proc/net/unix lists only
-// the sockets in one network namespace, but plugins can have their own. Therefore, listens connects, and disconnects
-// without sending data.
+// the sockets in one network namespace, but plugins can have their own network namespaces. Therefore, listens connects,
+// and disconnects without sending data.
 func listens(full string) *bool {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

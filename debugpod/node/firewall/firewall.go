@@ -50,21 +50,21 @@ type packetFilter interface {
 	block(run string, f api.Firewall) error
 	// look returns the content of the table, including the run's set, or nil if the table does not exist.
 	look(table, run string) (*firewallTable, error)
-	// remove removes a table, or only a run's rules, ports and addresses. The error is errMeanwhile if some of them no
-	// longer exist.
+	// remove removes a table, or only a run's rules, ports and addresses. The error is errMeanwhile if any of these
+	// objects no longer exists.
 	remove(name string, t *firewallTable, run string, all bool) error
 	// marked returns the tables that contain rules of runs, by name.
 	marked() (map[string]mark, error)
 	// tableOf returns the name of the table with the run's rule or set, or "" if there is none.
 	tableOf(run string) (string, error)
-	// slow adds queueing disciplines to the links of pods, for packets with the run's priority, and reads them back.
-	// The error is a slowError if nothing was changed.
+	// slow adds queueing disciplines to the links of pods, for packets with the run's priority, and reads the queueing
+	// disciplines back. The error is a slowError if nothing was changed.
 	slow(run string, links []podLink, s api.Slow) error
 	// passed returns the number of packets that were slowed down on the links.
 	passed(run string, links []podLink) (uint64, error)
-	// unslow removes a run's queueing disciplines, and returns their number.
+	// unslow removes a run's queueing disciplines, and returns how many it removed.
 	unslow(run string) (int, error)
-	// fresh replaces the connection to the kernel with a new one, which has its full timeout.
+	// fresh replaces the connection to the kernel with a new one, so that the full timeout is available again.
 	fresh() error
 	close() error
 }

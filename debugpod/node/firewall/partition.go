@@ -87,7 +87,7 @@ type prober interface {
 	check(pod api.PartitionedPod) error
 	// resolvers returns the pod's DNS servers.
 	resolvers(pod api.PartitionedPod) []netip.Addr
-	// send sends one packet from the pod's network namespace and one of its addresses.
+	// send sends one packet from one of the pod's addresses, in the pod's network namespace.
 	send(pod api.PartitionedPod, p packet) error
 	// answer sends the first packet of a TCP connection, and returns the response time. A rejection is also a response.
 	answer(pod api.PartitionedPod, p packet, limit time.Duration) (time.Duration, error)
@@ -244,8 +244,8 @@ var (
 	errOwnAddress = errors.New("the peer itself is the only selected pod on the node that could send a packet")
 )
 
-// probe verifies that the rules drop packets or slow them down, for packets that the partition's pods can send. It
-// reads the counters of the rules or the queueing disciplines.
+// probe verifies that the rules drop or slow down the packets that the partition's pods can send. It reads the counters
+// of the rules or of the queueing disciplines.
 func (b *builtPartition) probe(run string, f api.Firewall, filter packetFilter, from prober) *api.Error {
 	var unprobed *api.Error
 	for _, rule := range b.rules {
@@ -340,7 +340,7 @@ func (r partitionRule) probe(
 		pod.Name, strings.Join(tried, ", "))
 }
 
-// attempts returns the number of packets to send so that the rule drops at least one, except in one of a million cases.
+// attempts returns the number of packets to send so that the rule drops at least one, except in one case in a million.
 func (r partitionRule) attempts() int {
 	if r.loss == 0 {
 		return 1

@@ -45,7 +45,8 @@ type trafficRecord struct {
 	packets        uint32 // packets that have left it; only set when read
 }
 
-// unlimited is the rate in bits per second of a class that only adds a latency, because HTB requires a rate.
+// unlimited is the rate, in bits per second, of a class that only adds latency. HTB requires a rate even for such a
+// class.
 const unlimited = 1_000_000_000_000
 
 // netemPackets is the maximum number of packets that wait in netem. If more arrive, they are lost.
@@ -115,7 +116,7 @@ func slowLink(conn *netlink.Conn, run string, link int32, s api.Slow) error {
 	return err
 }
 
-// add adds a qdisc or a class. The error is a slowError if the kernel lacks its kind.
+// add adds a qdisc or a class. The error is a slowError if the kernel does not support its kind.
 func add(conn *netlink.Conn, message netlink.HeaderType, r trafficRecord) error {
 	const flags = netlink.Request | netlink.Acknowledge | netlink.Create | netlink.Excl
 	_, err := conn.Execute(netlink.Message{Header: netlink.Header{Type: message, Flags: flags}, Data: r.encode()})

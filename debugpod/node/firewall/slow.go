@@ -50,8 +50,8 @@ func slowed(run string, p api.Partition, filter packetFilter, from prober) (link
 // are not exact.
 const slack = time.Millisecond
 
-// probeSlow connects from a pod to a peer until a response has passed the class and took at least as long as the
-// latency.
+// probeSlow connects from a pod to a peer until a response has passed through the class and has taken at least as long
+// as the latency.
 func (r partitionRule) probeSlow(
 	pods []api.PartitionedPod, from prober, counter func() (uint64, error),
 ) (proof string, _ error) {

@@ -31,15 +31,15 @@ func isGenerated(name string) bool {
 	return slices.ContainsFunc(generated, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }
 
-// builtIn reports whether a table is one of those that iptables uses. Network components share these, and change them
-// with each Service, pod and policy, in chains of their own to which the built-in chains jump.
+// builtIn reports whether a table is one of those that iptables uses. Network components share these tables. With each
+// Service, pod and policy, the components change chains of their own, to which the built-in chains jump.
 func builtIn(table *nftables.Table) bool {
 	return (table.Family == nftables.TableFamilyIPv4 || table.Family == nftables.TableFamilyIPv6) &&
 		slices.Contains([]string{"filter", "nat", "mangle", "raw", "security"}, table.Name)
 }
 
 // Rules returns a digest for each table, routing rule, route and qdisc on the node that drops, delays or diverts
-// packets, and that somebody added by hand. The tables of runs are left out.
+// packets and was added by hand. The tables of runs are omitted.
 func Rules(host hostfs.Host) (map[string]string, error) {
 	filter, err := openNetfilterOf(host)
 	if errors.Is(err, errNoFilter) {
@@ -59,7 +59,7 @@ func Rules(host hostfs.Host) (map[string]string, error) {
 	return nil, err
 }
 
-// looks is the number of attempts: the kernel interrupts a listing if somebody changes the rules meanwhile.
+// looks is the number of attempts. The kernel interrupts a listing if the rules are changed in the meantime.
 const looks = 3
 
 // stateOfTables adds the tables.
@@ -143,7 +143,7 @@ func rejects(e expr.Any) bool {
 	return reject || is && verdict.Kind == expr.VerdictDrop
 }
 
-// familyName returns the name that nft uses.
+// familyName returns nft's name for an address family.
 func familyName(family nftables.TableFamily) string {
 	switch family {
 	case nftables.TableFamilyINet:
@@ -164,7 +164,7 @@ func familyName(family nftables.TableFamily) string {
 
 func short(digest hash.Hash) string { return hex.EncodeToString(digest.Sum(nil)[:8]) }
 
-// Attributes of a routing rule (linux/fib_rules.h) that package unix does not have, and the lengths of the messages'
+// Attributes of a routing rule (linux/fib_rules.h) that are missing from package unix, and the lengths of the messages'
 // headers.
 const (
 	ruleProtocol = 21 // FRA_PROTOCOL
@@ -269,7 +269,8 @@ func attributes(raw []byte, each func(kind uint16, value []byte)) {
 	}
 }
 
-// stateOfQdiscs adds qdiscs that delay, lose or limit packets on links that do not belong to a pod.
+// stateOfQdiscs adds the qdiscs that delay packets, drop them or limit their rate, on links that do not belong to a
+// pod.
 func stateOfQdiscs(conn *netlink.Conn, found map[string]string) error {
 	links, err := listLinks(conn)
 	if err != nil {

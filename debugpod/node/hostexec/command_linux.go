@@ -56,7 +56,8 @@ func (c Command) execute(ctx context.Context) (string, error) {
 	}
 	stdout, stderr := &kept{most: c.Most, last: c.Last}, &kept{most: api.MaxLineText, last: true}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	// Kill the entire group: the child of a wrapper script would continue and keep the pipe open.
+	// Kill the entire group, because the child of a wrapper script would otherwise continue to run and keep the pipe
+	// open.
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
 	err := RunWithheld(cmd)

@@ -57,8 +57,8 @@ func (r FS) Resolve(name string) (string, error) {
 	return r.Below(done), nil
 }
 
-// LinkInfo returns the info of a file without following the last link. It resolves links in the directories of the
-// path.
+// LinkInfo returns information about a file without following the last link. It resolves links in the directories of
+// the path.
 func (r FS) LinkInfo(name string) (fs.FileInfo, error) {
 	dir, err := r.Resolve(Relative(path.Dir(name)))
 	if err != nil {

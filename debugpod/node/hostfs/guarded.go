@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// MaxFile is the maximum size of a configuration file in bytes. Typical files have a few kilobytes.
+// MaxFile is the maximum size of a configuration file in bytes. A typical file is a few kilobytes long.
 const MaxFile = 4 << 20
 
 // guardedFS is a file system that opens only directories and regular files of limited size. A containerd in a container

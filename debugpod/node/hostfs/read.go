@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// Text returns at most most bytes of a file's content. It opens only regular files.
+// Text returns the content of a file, but no more than most bytes. It opens only regular files.
 func (r FS) Text(name string, most int64) (string, error) {
 	file, err := r.Guarded().Open(Relative(name))
 	if err != nil {
@@ -66,7 +66,7 @@ func Executable(root FS, name string) string {
 	return ""
 }
 
-// RelativeTo returns the path full, which is below root, relative to root.
+// RelativeTo returns full, a path below root, as a path relative to root.
 func RelativeTo(root, full string) string {
 	inside, err := filepath.Rel(root, full)
 	if err != nil || strings.HasPrefix(inside, "..") {
@@ -85,7 +85,7 @@ func Relative(name string) string {
 
 func (r FS) Content(name string) ([]byte, error) { return fs.ReadFile(r, Relative(name)) }
 
-// Info returns the info of a file. It follows links.
+// Info returns information about a file. It follows links.
 func (r FS) Info(name string) (fs.FileInfo, error) {
 	full, err := r.Resolve(Relative(name))
 	if err != nil {

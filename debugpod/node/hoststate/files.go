@@ -33,7 +33,7 @@ var paths = func() (all []string) {
 const (
 	// mostFiles is the maximum number of files and directories to list.
 	mostFiles = 4000
-	// mostRead is the maximum number of bytes of a file to compare. Of a larger file, the size is compared too.
+	// mostRead is the maximum number of bytes of a file to compare. For a larger file, the size is also compared.
 	mostRead = 1 << 20
 )
 
@@ -50,7 +50,7 @@ func listed(name string) bool {
 	return false
 }
 
-// readFiles adds the files at the listed paths, with what they contain, who owns them and who may use them.
+// readFiles adds the files at the listed paths, with digests of their content, owner and permissions.
 func readFiles(root hostfs.FS, found map[string]string, warn func(format string, args ...any)) {
 	w := walker{root: root, each: func(name string, info fs.FileInfo) {
 		digest, err := digestOf(root, name, info)
@@ -103,7 +103,8 @@ func (w *walker) walk(name string) error {
 	return err
 }
 
-// rewritten reports whether components of the node rewrite a file on their own: tokens and certificates that expire.
+// rewritten reports whether components of the node rewrite a file on their own, such as a token or a certificate that
+// expires.
 func rewritten(name string) bool {
 	base := path.Base(name)
 	return strings.Contains(base, "kubeconfig") || strings.HasSuffix(base, ".crt") || strings.HasSuffix(base, ".pem") ||
@@ -129,7 +130,7 @@ func digestOf(root hostfs.FS, name string, info fs.FileInfo) (string, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			return "", err
 		}
-		// Of a file that is too large to read, the size and the owner are compared.
+		// For a file that is too large to read, the size and the owner are compared.
 		_, _ = io.WriteString(hash, text)
 	}
 	return hex.EncodeToString(hash.Sum(nil)[:8]), nil

@@ -9,9 +9,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/node/process"
 )
 
-// readProcesses adds the daemons whose control group belongs to no pod, service or session. Such a daemon continues
-// after the pod that started it has gone. Services need no entry, because their unit files are listed. The same command
-// line counts once, so that a restart makes no difference.
+// readProcesses adds the daemons whose control group belongs to no pod, service or session. Such a daemon continues to
+// run after the pod that started it is gone. Services need no entry, because their unit files are listed. Processes
+// with the same command line are added only once, so that a restart makes no difference.
 func readProcesses(proc fs.FS, found map[string]string) {
 	for _, pid := range process.PIDs(proc) {
 		if pid == "1" || parentOf(hostfs.Trimmed(proc, pid+"/stat")) != "1" ||
@@ -20,7 +20,7 @@ func readProcesses(proc fs.FS, found map[string]string) {
 		}
 		command := strings.Join(strings.FieldsFunc(hostfs.Trimmed(proc, pid+"/cmdline"),
 			func(r rune) bool { return r == 0 || r == ' ' }), " ")
-		// A kernel thread has no command line, and each container has a shim.
+		// Skip kernel threads, which have no command line, and container shims, because each container has one.
 		if command == "" || strings.Contains(command, "containerd-shim") || strings.Contains(command, "conmon") {
 			continue
 		}

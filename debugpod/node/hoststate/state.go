@@ -1,5 +1,6 @@
-// Package hoststate lists what stays on a node after a pod has gone: files that configure or start something, mounts,
-// kernel modules and processes. Two lists, before and after somebody was root on the node, show what was left there.
+// Package hoststate lists what stays on a node after a pod is gone: files that configure or start something, mounts,
+// kernel modules and processes. A comparison of two lists, from before and after a user was root on the node, shows
+// what the user left there.
 package hoststate
 
 import (
@@ -23,7 +24,7 @@ func Read(host hostfs.Host, warn func(format string, args ...any)) map[string]st
 	return found
 }
 
-// readMounts adds the mount points at the listed paths: what is mounted there hides the files on disk.
+// readMounts adds the mount points at the listed paths, because what is mounted there hides the files on disk.
 func readMounts(proc fs.FS, found map[string]string) {
 	for line := range lines(proc, "1/mountinfo") {
 		fields := strings.Fields(line)

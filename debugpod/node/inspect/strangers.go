@@ -49,10 +49,10 @@ type member struct {
 	session string // process ID of the session's leader
 }
 
-// strangers adds to the pods what was not started by the programs of their containers. A process started by kubectl
-// exec has its own session, and so does a daemon that it leaves behind. With ownSessions, programs also have such
-// processes, and they are ignored. Programs that are in the container's image, or that are found before these, must
-// come from the image.
+// strangers adds to each pod what was not started by the programs of the pod's containers. A process started by kubectl
+// exec has its own session, and so does a daemon that the process leaves behind. With ownSessions, the containers'
+// programs also have such processes, so these are ignored. A program must come from the container's image if the image
+// contains it, or if it would be found before one of the image's programs.
 func strangers(
 	ctx context.Context, uids []string, ownSessions bool, root hostfs.FS, proc fs.FS, pods map[string]api.PodUse,
 ) {
@@ -167,8 +167,8 @@ func lodgers(pods map[string]map[string][]member) map[string]map[string][]string
 	return found
 }
 
-// searched are the directories that shells search for programs, and those that the loader searches for the libraries it
-// loads first.
+// searched are the directories in which shells search for programs, and those in which the loader searches for the
+// libraries that it loads first.
 var searched = []string{"bin", "sbin", "usr/bin", "usr/sbin", "usr/local/bin", "usr/local/sbin", "etc"}
 
 // preload is the file that lists libraries to load into every program.
@@ -247,7 +247,8 @@ func (m mount) differs(root hostfs.FS, file string, searched bool) bool {
 	return false
 }
 
-// asInImage reports whether a file has the same content as in the image. Changing a file's owner copies the file.
+// asInImage reports whether a file has the same content as in the image. This matters because changing a file's owner
+// also copies the file.
 func (m mount) asInImage(root hostfs.FS, name, file string, info fs.FileInfo) bool {
 	for _, layer := range m.lower { // the first layer is the topmost one
 		at := path.Join(hostfs.Relative(layer), file)

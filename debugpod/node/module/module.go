@@ -1,4 +1,5 @@
-// Package module builds, loads, and unloads the kernel module in directory kmod, and writes records through it.
+// Package module builds, loads, and unloads the kernel module in the kmod directory, and writes records through the
+// module.
 package module
 
 import (
@@ -38,7 +39,7 @@ var (
 	errUntrusted = errors.New("the kernel does not trust the module")
 )
 
-// Write handles WriteModule. The module is loaded only while it is writing.
+// Write handles WriteModule. The module is loaded only while records are being written.
 func Write(
 	ctx context.Context, run string, req api.WriteModule, host hostfs.Host, send func(api.Answer) error,
 ) *api.Error {
@@ -124,7 +125,8 @@ func removeModule(run string, host hostfs.Host, kernel moduleKernel) (*api.Remov
 	return &api.RemovedModule{Removed: true}, nil
 }
 
-// loadedModule reports whether the module is loaded, and returns the run that loaded it, or "" if no run did.
+// loadedModule reports whether the module is loaded, and returns the run that loaded the module, or "" if it was not
+// loaded by a run.
 func loadedModule(host hostfs.Host) (run string, loaded bool) {
 	dir := "sys/module/" + kmod.Name
 	if _, err := fs.Stat(hostfs.FS(host.Root), dir); err != nil {

@@ -14,17 +14,16 @@ import (
 )
 
 // mountNode mounts all file systems on the node read-only at a directory in the debug pod. The file systems are also
-// visible below /proc/1/root, but a program cannot determine its working directory there, because they are in another
-// mount namespace. The kernel's build system needs to determine its working directory. The returned function unmounts
-// the directory.
+// visible below /proc/1/root. However, they are in another mount namespace, so a program cannot determine its working
+// directory there, as the kernel's build system needs to. The returned function unmounts the directory.
 func mountNode(host hostfs.Host, at string) (unmount func() error, err error) {
 	if err := hostexec.OnOwnThread(func() error { return mountHere(host, at) }); err != nil {
 		return nil, err
 	}
-	// While the copies are shared, they are peers of the node's mounts, so unmounting them would also unmount those. As
-	// slaves, they still receive the node's unmounts, which avoids keeping the node's mounts busy. Before Linux 5.12,
-	// the copies become slaves only now; in later versions, this call has no effect. If it fails, nothing is unmounted:
-	// deleting the pod's mount namespace does not affect the node.
+	// While the copies are shared, they are peers of the node's mounts, so unmounting the copies would also unmount the
+	// node's mounts. As slaves, the copies still receive the node's unmounts, which avoids keeping the node's mounts
+	// busy. Before Linux 5.12, the copies become slaves only now; in later versions, this call has no effect. If it
+	// fails, nothing is unmounted: deleting the pod's mount namespace does not affect the node.
 	if err := unix.Mount("", at, "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return nil, fmt.Errorf("separate the mounts from the node's mounts: %w", err)
 	}

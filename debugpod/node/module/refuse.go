@@ -15,8 +15,8 @@ import (
 // instead suggests the alternative that works on every node.
 const instead = "--via kmsg needs no module"
 
-// mayLoad returns an error if the kernel would reject the module, before anything is changed. file is nil if the module
-// has not been built yet; such a module is not signed.
+// mayLoad returns an error if the kernel would reject the module. It is called before anything is changed. file is nil
+// if the module has not been built yet; such a module is not signed.
 func mayLoad(host hostfs.Host, file *kmod.File) *api.Error {
 	root, proc := hostfs.FS(host.Root), os.DirFS(host.Proc)
 	if _, err := fs.Stat(proc, "modules"); err != nil {
@@ -63,8 +63,8 @@ func untrusted(host hostfs.Host, why string) *api.Error {
 		why, instead)
 }
 
-// onlySigned returns the feature that makes the kernel require signatures, or "" if it does not require them. Secure
-// Boot alone does not; distribution kernels also enable lockdown.
+// onlySigned returns the feature that makes the kernel require signatures, or "" if the kernel does not require them.
+// Secure Boot alone does not make the kernel require signatures; distribution kernels also enable lockdown.
 func onlySigned(root fs.FS) string {
 	if hostfs.Trimmed(root, "sys/module/module/parameters/sig_enforce") == "Y" {
 		return "module.sig_enforce is enabled"

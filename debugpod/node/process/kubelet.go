@@ -16,7 +16,8 @@ import (
 // defaultEndpoint is the kubelet's default (pkg/kubelet/apis/config/v1beta1/defaults_linux.go in Kubernetes).
 const defaultEndpoint = "unix:///run/containerd/containerd.sock"
 
-// endpointFlag is the kubelet flag for the container runtime, which is always used since Kubernetes 1.24.
+// endpointFlag is the kubelet flag for the endpoint of the container runtime. Since Kubernetes 1.24, the flag is always
+// used.
 const endpointFlag = "container-runtime-endpoint"
 
 // embedded are programs that include a kubelet, with the default endpoints of these kubelets.
@@ -217,8 +218,8 @@ func (p Process) describeRancher(root hostfs.FS, k *api.Kubelet) {
 	}
 }
 
-// TopLevel returns the value of a top-level key in a YAML or JSON configuration. It is not a YAML parser, which keeps
-// the helper small: the values of the relevant keys are single words.
+// TopLevel returns the value of a top-level key in a YAML or JSON configuration. To keep the helper small, TopLevel is
+// not a YAML parser: the values of the relevant keys are single words.
 func TopLevel(raw []byte, key string) string {
 	var object map[string]any
 	if json.Unmarshal(raw, &object) == nil {

@@ -132,7 +132,8 @@ func Flag(args []string, names ...string) (value string, found bool) {
 	return value, found
 }
 
-// Root returns the file system as seen by the process, with its own mounts, or the node's if it cannot be read.
+// Root returns the file system as seen by the process, with its own mounts, or the node's file system if that of the
+// process cannot be read.
 func (p Process) Root(host hostfs.Host) hostfs.FS {
 	own := p.Dir + "/root"
 	if _, err := os.Stat(own + "/."); err != nil {
@@ -153,7 +154,7 @@ func (p Process) Abs(name string) string {
 	return path.Join(dir, name)
 }
 
-// expand replaces the process's environment variables in a text. Snaps use them in args files.
+// expand replaces the process's environment variables in a string. Snaps use such variables in args files.
 func (p Process) expand(text string) string {
 	return os.Expand(text, func(name string) string { return p.Env[name] })
 }

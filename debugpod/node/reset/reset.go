@@ -23,7 +23,7 @@ const (
 	// queryTimeout is the timeout for nvidia-smi's queries, which initialize every GPU if nothing keeps the driver
 	// loaded.
 	queryTimeout = 20 * time.Second
-	// resetTimeout is the timeout for a reset, which takes a few seconds, and longer with NVLinks.
+	// resetTimeout is the timeout for a reset, which takes a few seconds, or longer if the GPU has NVLinks.
 	resetTimeout = 2 * time.Minute
 	most         = 64 << 10 // maximum number of bytes of nvidia-smi's output
 )
@@ -92,7 +92,7 @@ func oneLine(text string) string {
 // mostHolders is the maximum number of processes to name.
 const mostHolders = 8
 
-// holders returns the processes that have a GPU's device file open, such as "4711 (python3)". It omits
+// holders returns the processes that have a GPU's device file open, each as a string such as "4711 (python3)". It omits
 // nvidia-persistenced, which nvidia-smi stops itself.
 func holders(proc fs.FS, dir string, minor int) (held []string) {
 	file := fmt.Sprintf("/dev/nvidia%d", minor)

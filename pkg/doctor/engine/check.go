@@ -41,8 +41,8 @@ type Check struct {
 	Explains []string
 	// ExplainsAs replaces Explains for a check that reports several kinds of findings. The key is Finding.As.
 	ExplainsAs map[string][]string
-	// InfoExplains is true if the check's Info findings can also be causes, for intentional or temporary states.
-	// Otherwise, an Info finding does not hide an error.
+	// InfoExplains is true if the check's Info findings can also be causes, because they report intentional or
+	// temporary states. Otherwise, an Info finding does not hide an error.
 	InfoExplains bool
 	// Last is true if the findings of other checks about the same object take precedence.
 	Last bool
@@ -162,8 +162,8 @@ func (r *Result) Add(f finding.Finding) {
 	r.Findings = append(r.Findings, f)
 }
 
-// Unknown records that the state of an object could not be determined, and the reason. The zero Object is the whole
-// cluster.
+// Unknown records that the state of an object could not be determined, and the reason. The zero Object stands for the
+// whole cluster.
 func (r *Result) Unknown(object finding.Object, format string, args ...any) {
 	if object.Kind == "Node" && len(r.Asked) > 0 && !slices.Contains(r.Asked, object.Name) {
 		return

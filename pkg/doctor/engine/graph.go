@@ -46,8 +46,8 @@ func Gather(results []*Result, ignore []Ignore, checks []Check) (all []finding.F
 	return all, ignored
 }
 
-// Prune removes findings that are based only on a known message or another vendor's resource if other checks have a
-// reason of their own to report the same object.
+// Prune removes findings that are based only on a known message or another vendor's resource if other checks report the
+// same object for a reason of their own.
 func Prune(results []*Result) {
 	covered, restarted := map[finding.Object]bool{}, map[finding.Object]bool{}
 	for _, r := range results {

@@ -38,8 +38,9 @@ func (s *span) meets(f finding.Finding) bool {
 	})
 }
 
-// raise changes a warning that is a root cause to an error if it explains an error in the workload, scheduling or DRA
-// layer, because a warning must not hide an error. It must run before the severities of consequences are lowered.
+// raise changes the severity of a warning to error if the warning is a root cause and explains an error in the
+// workload, scheduling or DRA layer, because a warning must not hide an error. It must run before the severities of
+// consequences are lowered.
 func raise(all []finding.Finding, direct [][]int) {
 	for i := range all {
 		if !all[i].Root || all[i].Severity != finding.Warning {

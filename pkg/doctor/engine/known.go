@@ -16,7 +16,7 @@ import (
 )
 
 // Name sets the title, cause and fix of symptom findings from the signature that matches the messages of their pods and
-// nodes. A symptom without a known message quotes the most important line, and its cause is unknown.
+// nodes. If no signature matches, the finding quotes the most important line, and its cause is unknown.
 func (r *Result) Name(f *facts.Facts) {
 	if r.Check.Symptom == NoSymptom {
 		return
@@ -33,8 +33,8 @@ func (r *Result) Name(f *facts.Facts) {
 	})
 }
 
-// follow lowers the severity of a failure whose message names another pod that failed for a different reason: that pod
-// failed first.
+// follow lowers the severity of a failure whose message names another pod that failed for a different reason, because
+// that other pod failed first.
 func (r *Result) follow() {
 	for i := range r.Findings {
 		found := &r.Findings[i]
@@ -167,8 +167,8 @@ const previous = ", previous instance"
 
 func ofPrevious(line signatures.Line) bool { return strings.HasSuffix(line.Evidence.Source, previous) }
 
-// ofFailure reports whether a line about a restarted container is about the container's failure, or is a fact. withLog
-// is true if the log of the failed instance counts.
+// ofFailure reports whether a line about a restarted container either is about the container's failure or is a fact.
+// withLog is true if the log of the failed instance counts.
 func ofFailure(line signatures.Line, withLog bool) bool {
 	switch line.Place {
 	case signatures.Spec:

@@ -16,8 +16,8 @@ var changes = regexp.MustCompile(
 	`^kubectl (?:-n (\S+) )?(?:edit|patch|set \w+|label|annotate) ([a-z]+)[ /](\S+)(?: -n (\S+))?`,
 )
 
-// owned adds a sentence to each fix about the managers of the objects that its commands change, and drops commands
-// whose changes a manager would revert.
+// owned adds to each fix a sentence about the managers of the objects that its commands change. It drops commands whose
+// changes a manager would revert.
 func (r *Result) owned(f *facts.Facts) {
 	for i := range r.Findings {
 		fix := &r.Findings[i].Fix
@@ -35,8 +35,8 @@ func (r *Result) owned(f *facts.Facts) {
 	}
 }
 
-// managerOf returns a sentence about the manager of the object that a command changes, or "". reverted is true if the
-// manager reverts manual changes.
+// managerOf returns a sentence about the manager of the object that a command changes, or "" if no manager is known.
+// reverted is true if the manager reverts manual changes.
 func managerOf(f *facts.Facts, command string) (by string, reverted bool) {
 	m := changes.FindStringSubmatch(command)
 	if m == nil {

@@ -69,10 +69,10 @@ var (
 	)
 )
 
-// debugs matches sentences that explain how to debug a program, which does not correct it.
+// debugs matches sentences that explain how to debug a program. Such instructions do not fix the program.
 var debugs = regexp.MustCompile(`(?i)\bdebug|SERIALIZE_KERNEL|LAUNCH_BLOCKING|_DSA\b|backtrace|stack ?trace`)
 
-// These values are added to the score of a line, which measures how informative it is about a failure.
+// These values are added to the score of a line. The score measures how informative the line is about a failure.
 const (
 	saysFailed  = 2  // a word such as failed
 	isException = 5  // a Python exception
@@ -143,8 +143,9 @@ var (
 	)
 )
 
-// telling returns the indexes of the few most informative lines about a failure, best first. Among equal lines, the
-// first is closest to the cause. Of lines that differ only in numbers, such as the time, only one is returned.
+// telling returns the indexes of the few most informative lines about a failure, best first. Among lines with the same
+// score, the first is the closest to the cause. Of lines that differ only in numbers, such as the time, only one is
+// returned.
 func telling(lines []signatures.Line) []int {
 	type told struct{ at, score int }
 	var all []told

@@ -65,10 +65,10 @@ func HelmUpgradeFile(h snapshot.HelmRelease) string {
 
 // ChangeOperator returns the commands that set a value in the GPU operator's configuration. They use Helm if Helm
 // installed the operator, because the next upgrade would revert any other change; otherwise, they patch the
-// ClusterPolicy. Both use the same path, for example "toolkit.enabled".
+// ClusterPolicy. The path, for example "toolkit.enabled", is the same in both cases.
 func ChangeOperator(f *Facts, path string, value any) []string {
 	policy, ok := ClusterPolicy(f)
-	// If Flux installed the release, the engine replaces the command that patches the ClusterPolicy with a note.
+	// If Flux installed the release, the engine shows a note instead of the command that patches the ClusterPolicy.
 	byFlux := ok && policy.GetLabels()["helm.toolkit.fluxcd.io/name"] != ""
 	if h, released := ReleaseOf(f, ChartOperator); released && !byFlux {
 		return []string{HelmUpgrade(h, fmt.Sprintf("%s=%v", path, value))}

@@ -92,9 +92,9 @@ func (f *Facts) AsksForGPU(pod *corev1.Pod) bool {
 	return len(GPURequests(pod)) > 0 || len(pod.Spec.ResourceClaims) > 0 && f.claimants()[pod]
 }
 
-// UsesGPU reports whether the pod is a GPU pod: either it requests NVIDIA GPUs, or it fails and an error from NVIDIA's
-// hook shows that NVIDIA's runtime gives it GPUs without a request, because of the pod's RuntimeClass or as the default
-// runtime.
+// UsesGPU reports whether the pod is a GPU pod. A GPU pod requests NVIDIA GPUs, or is failing although NVIDIA's runtime
+// gives it GPUs without a request. A pod of the second kind is recognized by its RuntimeClass or, if NVIDIA's runtime
+// is the default runtime, by an error from NVIDIA's hook.
 func (f *Facts) UsesGPU(pod *corev1.Pod) bool {
 	if f.AsksForGPU(pod) {
 		return true

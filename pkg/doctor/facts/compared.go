@@ -149,8 +149,8 @@ func PrivilegedForToolkit(pod *corev1.Pod) bool {
 	})
 }
 
-// withoutCDI reports a GPU operator that disables CDI, which containerd 1 also disables by default, if the pod has
-// claimed devices.
+// withoutCDI reports, for a pod with claimed devices, a GPU operator that disables CDI. containerd 1 also disables CDI
+// by default.
 func (f *Facts) withoutCDI(pod *corev1.Pod, n *Node) (source, text string) {
 	p, ok := ClusterPolicy(f)
 	if !ok || !strings.HasPrefix(n.Status.NodeInfo.ContainerRuntimeVersion, "containerd://1.") {

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// wrote matches the amount of data, in an eviction message, that a container has written to its node's disk outside its
-// volumes.
+// wrote matches the amount of data that a container, according to an eviction message, has written to its node's disk
+// outside its volumes.
 var wrote = regexp.MustCompile(`ephemeral-storage.*[Cc]ontainer (\S+) was using (\d+\w*)`)
 
 // FillsDisk reports whether a GPU pod was evicted because it filled its node's disk and its owner has no healthy newer

@@ -28,11 +28,11 @@ func (f *Facts) smiWorks(pod *corev1.Pod, n *Node) (source, text string) {
 	return "", ""
 }
 
-// amdLabel matches the node labels by which feature discovery shows an AMD GPU.
+// amdLabel matches the labels with which feature discovery marks a node that has an AMD GPU.
 var amdLabel = regexp.MustCompile(`^feature\.node\.kubernetes\.io/(?:amd-gpu|pci-(?:03\d\d_|12\d\d_)?1002\.present)$`)
 
-// lostAMD reports a node that has an AMD GPU but offers none, while pods are waiting for one. It also reports that KMM
-// replaced the driver on the node without a reboot.
+// lostAMD reports a node that has an AMD GPU but offers none, while pods are waiting for one. If KMM replaced the
+// driver on the node without a reboot, lostAMD reports this instead.
 func (f *Facts) lostAMD(_ *corev1.Pod, n *Node) (source, text string) {
 	if n.Allocatable("amd.com/gpu") > 0 || len(f.PodsWaitingFor([]string{"amd.com/"})) == 0 {
 		return "", ""
@@ -56,7 +56,8 @@ func (f *Facts) lostAMD(_ *corev1.Pod, n *Node) (source, text string) {
 	return source, text
 }
 
-// ofKernel reports that the node loaded the amdgpu module of its kernel: the ROCm driver also logs its own version.
+// ofKernel reports that the node loaded the amdgpu module that belongs to its kernel. It is not the module of the ROCm
+// driver, which would also log its own version.
 func (f *Facts) ofKernel(_ *corev1.Pod, n *Node) (source, text string) {
 	if n.Host == nil {
 		return "", ""

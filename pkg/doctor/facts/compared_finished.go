@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// LeftOver reports a pod of a training job whose master has succeeded, so that the job has finished.
+// LeftOver reports a pod of a training job that has finished because its master has succeeded.
 func (f *Facts) LeftOver(pod *corev1.Pod, _ *Node) (source, text string) {
 	if pod == nil || pod.Labels["training.kubeflow.org/job-name"] == "" || Ended(pod) || pod.DeletionTimestamp != nil {
 		return "", ""

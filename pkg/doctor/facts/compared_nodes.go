@@ -44,8 +44,8 @@ func (f *Facts) hangsOnlyHere(pod *corev1.Pod, n *Node) (source, text string) {
 	return "", ""
 }
 
-// worksAsRoot reports a ready pod on the node with the same image and GPU resource that runs as root, if this pod runs
-// as another user.
+// worksAsRoot reports a ready pod that is on the same node, has the same image and GPU resource, and runs as root, if
+// this pod runs as another user.
 func (f *Facts) worksAsRoot(pod *corev1.Pod, n *Node) (source, text string) {
 	user := userOf(pod)
 	if user == nil || *user == 0 || len(GPURequests(pod)) == 0 {
@@ -208,7 +208,7 @@ func (f *Facts) staleOSTree(_ *corev1.Pod, n *Node) (source, text string) {
 }
 
 // withoutClass reports a pod that requests a GPU but has no RuntimeClass, on a node whose runtime was not read and
-// whose device plugin works with NVIDIA's RuntimeClass. It reports nothing if another GPU pod without the class is
+// whose device plugin works with NVIDIA's RuntimeClass. It reports nothing if another GPU pod without a RuntimeClass is
 // ready, because NVIDIA's runtime is then the default.
 func (f *Facts) withoutClass(pod *corev1.Pod, n *Node) (source, text string) {
 	class := f.NVIDIAClass()
@@ -250,8 +250,8 @@ func (f *Facts) withoutNRI(pod *corev1.Pod, _ *Node) (source, text string) {
 		"conflict: NRI plugin enabled, toolkit disabled in " + p.GetName()
 }
 
-// lostList quotes the kubelet about a device plugin whose list of devices ended, if the pod requests the plugin's
-// resource and the node offers none.
+// lostList quotes the kubelet's log line about a device plugin whose device list has ended, if the pod requests the
+// plugin's resource and the node offers none.
 func (f *Facts) lostList(pod *corev1.Pod, n *Node) (source, text string) {
 	for _, ended := range Once(f, endedLists).lines[n] {
 		for name := range Demand(pod) {
@@ -267,14 +267,15 @@ func (f *Facts) lostList(pod *corev1.Pod, n *Node) (source, text string) {
 	return "", ""
 }
 
-// listEnds contains the nodes where lists of devices ended, in the order of the cluster's nodes, and the lines.
+// listEnds contains the nodes where device lists have ended, in the order of the cluster's nodes, and the log lines
+// about this.
 type listEnds struct {
 	nodes []*Node
 	lines map[*Node][]finding.Evidence
 }
 
-// endedLists returns the kubelet's lines about lists of devices that ended. A pod that waits is compared with all nodes
-// of the cluster, so they are read only once.
+// endedLists returns the kubelet's log lines about device lists that have ended. Each waiting pod is compared with all
+// nodes of the cluster, so the lines are read only once.
 func endedLists(f *Facts) listEnds {
 	const start = "ListAndWatch ended "
 	ends := listEnds{lines: map[*Node][]finding.Evidence{}}

@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// This file compares the paths in a container's arguments and errors with its volumes, and a pod with the log of a
-// peer.
+// This file compares the paths in a container's arguments and errors with the container's volumes, and compares a pod
+// with the log of a peer.
 
 // absent matches the path of a missing file in messages from Python, Go, C and shells, and in messages about a model
 // directory.
@@ -64,8 +64,8 @@ func settingsOf(c *corev1.Container) (all [][2]string) {
 // lastLines is the number of lines at the end of a log that are considered to be about the program's failure.
 const lastLines = 20
 
-// missingFile reports the last missing file in the log of a failing pod, if a volume should contain the file or the pod
-// names it.
+// missingFile reports the last file that is missing according to the log of a failing pod, if a volume should contain
+// the file or the pod names it.
 func (f *Facts) missingFile(pod *corev1.Pod, _ *Node) (source, text string) {
 	for _, l := range f.LogsOf(pod) {
 		c := containerNamed(pod, l.Container)
@@ -131,7 +131,8 @@ func (f *Facts) refusedByPeer(pod *corev1.Pod, _ *Node) (source, text string) {
 	return "", ""
 }
 
-// movedPort reports a pod that refuses a connection, but that coordinates the job on another port according to its log.
+// movedPort reports a pod that refuses a connection although, according to its log, it coordinates the job on another
+// port.
 func (f *Facts) movedPort(pod *corev1.Pod, _ *Node) (source, text string) {
 	refused, _ := f.GrepLogs(pod, "onnection refused")
 	for i := range f.Snapshot.Pods {

@@ -14,9 +14,9 @@ import (
 // This file compares pods with the directories and components of their node's platform.
 
 // otherKubelet reports a pod that mounts a subdirectory of the kubelet's default root directory although the node's
-// kubelet uses another root directory: the pod itself or, failing that, a pod on its node that registers plugins. It
-// reports nothing if a socket of an NVIDIA plugin is in the kubelet's directories, because the default directory is
-// then a link to them.
+// kubelet uses another root directory. The reported pod is the given pod or, failing that, a pod on its node that
+// registers plugins. otherKubelet reports nothing if the kubelet's directories contain a socket of an NVIDIA plugin,
+// because the default directory is then a link to the kubelet's root directory.
 func (f *Facts) otherKubelet(pod *corev1.Pod, n *Node) (source, text string) {
 	root := KubeletRoot(n)
 	if root == DefaultKubeletRoot || n.Host != nil && slices.ContainsFunc(n.Host.Probe.DevicePlugins,
@@ -49,7 +49,7 @@ func (f *Facts) driverElsewhere(pod *corev1.Pod, n *Node) (source, text string) 
 }
 
 // switchedOff reports that the ClusterPolicy disables the operator's driver, and possibly its toolkit, for an operator
-// pod: the node must then provide them.
+// pod. The node must then provide what is disabled.
 func (f *Facts) switchedOff(pod *corev1.Pod, n *Node) (source, text string) {
 	policy, _ := ClusterPolicy(f)
 	if !PolicyOff(f, "driver") || ComponentOf(pod.Labels, &pod.Spec) == "" {

@@ -239,8 +239,8 @@ var freeAtStart = regexp.MustCompile(
 	`Free memory on device \S+ \(([\d.]+)/([\d.]+) GiB\) on startup is less than desired GPU memory utilization \(([\d.]+),`,
 )
 
-// ownAtStart is the maximum GPU memory, in GiB, that a vLLM process uses before it reserves memory, for the CUDA
-// context and the buffers of NCCL and the network.
+// ownAtStart is the maximum GPU memory, in GiB, that a vLLM process uses for the CUDA context and for the buffers of
+// NCCL and the network before it reserves memory.
 const ownAtStart = 6.0
 
 // overReserved reports a vLLM setting that reserves more GPU memory than vLLM's own processes leave free at startup. It

@@ -124,8 +124,8 @@ func (f *Facts) defaultLimit(pod *corev1.Pod, _ *Node) (source, text string) {
 	return "", ""
 }
 
-// waitsForBinding reports a claim that is bound only when a pod uses it, but no pod does, if the end of this pod's log
-// states that the pod waits for the claim.
+// waitsForBinding reports a claim that is bound only when a pod uses it, if no pod does and the end of this pod's log
+// states that the pod is waiting for the claim.
 func (f *Facts) waitsForBinding(pod *corev1.Pod, _ *Node) (source, text string) {
 	for _, l := range f.LogsOf(pod) {
 		last := words.LastLine(l.Text)

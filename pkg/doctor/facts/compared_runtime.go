@@ -47,8 +47,8 @@ func (f *Facts) withoutOperator(*corev1.Pod, *Node) (source, text string) {
 	return "pods, DaemonSets and ClusterPolicies of all namespaces", "no container toolkit of the GPU operator"
 }
 
-// atBoot is the maximum time between the loading of the kernel module and a program's failure for which the libraries
-// count as already present at boot.
+// atBoot is how soon after the kernel module was loaded a program must have failed for the libraries to count as
+// already present at boot.
 const atBoot = time.Minute
 
 var (
@@ -61,8 +61,8 @@ var (
 )
 
 // MixedAtBoot returns the versions of the driver's libraries and module if they already differed when the module was
-// loaded. In this case, the node's image, or the software that prepares the node at boot, combines the two, so a reboot
-// does not help.
+// loaded. In this case, the node's image, or the software that prepares the node at boot, combines the two versions, so
+// a reboot does not help.
 func (n *Node) MixedAtBoot() (libraries, module string) {
 	if n.Host == nil {
 		return "", ""

@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// kserveDefaults reports an InferenceService that requests no resources, so that its container has the limits that
-// KServe sets by default.
+// kserveDefaults reports an InferenceService that requests no resources and whose container therefore has the limits
+// that KServe sets by default.
 func (f *Facts) kserveDefaults(pod *corev1.Pod, _ *Node) (source, text string) {
 	if kind, _ := GeneratedBy(pod); kind != "InferenceService" || f.AsksForGPU(pod) {
 		return "", ""

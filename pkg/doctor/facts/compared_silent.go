@@ -11,12 +11,13 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// silentFor is the time after which a program that starts and logs nothing counts as stuck. Large models load for
+// silentFor is the time after which a program that is starting but logs nothing counts as stuck. Large models load for
 // longer, but log their progress.
 const silentFor = 30 * time.Minute
 
-// Silent returns the last line in the log of a container that runs but is not ready, if the line is old. Its time is
-// zero if there is none. The time zone of the log must be that of the cluster.
+// Silent returns the last line in the log of a container that is running but not ready, if the line is old. If there is
+// no such line, the time of the returned evidence is zero. The times in the log must be in the time zone of the
+// cluster.
 func Silent(f *Facts, pod *corev1.Pod) (container string, last finding.Evidence) {
 	for _, l := range f.LogsOf(pod) {
 		line := words.LastLine(l.Text)
@@ -36,8 +37,8 @@ func Silent(f *Facts, pod *corev1.Pod) (container string, last finding.Evidence)
 // hubName matches the name of a model on Hugging Face.
 var hubName = regexp.MustCompile(`^[A-Za-z][\w.-]*/[\w.-]+$`)
 
-// silent reports a silent container, and whether it starts with a model from Hugging Face, whose client downloads
-// through Xet unless a variable forbids it.
+// silent reports a silent container, and whether the container starts by loading a model from Hugging Face. The Hugging
+// Face client downloads models through Xet unless a variable forbids it.
 func (f *Facts) silent(pod *corev1.Pod, _ *Node) (source, text string) {
 	name, last := Silent(f, pod)
 	c := containerNamed(pod, name)
@@ -60,7 +61,7 @@ func (f *Facts) silent(pod *corev1.Pod, _ *Node) (source, text string) {
 		"silent: container " + name + " for " + words.AgeText(f.Now.Sub(last.Time)) + with + ", after: " + last.Text
 }
 
-// withoutDeviceshare reports a pod that requests a share of a GPU from Volcano, if the scheduler's plugin deviceshare
+// withoutDeviceshare reports a pod that requests a share of a GPU from Volcano, if the scheduler's deviceshare plugin
 // lacks the argument for such shares.
 func (f *Facts) withoutDeviceshare(pod *corev1.Pod, _ *Node) (source, text string) {
 	for _, share := range [][2]string{

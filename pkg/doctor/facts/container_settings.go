@@ -32,8 +32,8 @@ func (f *Facts) refusedEnv(pod *corev1.Pod, n *Node) (source, text string) {
 	return "", ""
 }
 
-// unreadEnv reports a container that requests GPUs with an environment variable, which only NVIDIA's runtime reads,
-// although the container starts with its node's default runtime, which is a different one.
+// unreadEnv reports a container that requests GPUs with an environment variable that only NVIDIA's runtime reads,
+// although the container starts with its node's default runtime and that is a different runtime.
 func (f *Facts) unreadEnv(pod *corev1.Pod, n *Node) (source, text string) {
 	class := f.NVIDIAClass()
 	if class == nil || n.View == nil || n.View.Runtime == nil || pod.Spec.RuntimeClassName != nil ||
@@ -206,7 +206,7 @@ func containerNamed(pod *corev1.Pod, name string) *corev1.Container {
 	return nil
 }
 
-// Stopped reports whether the container is not running, so that no command can be executed in it.
+// Stopped reports whether the container is not running. No command can be executed in such a container.
 func Stopped(pod *corev1.Pod, container string) bool {
 	for s := range Statuses(pod) {
 		if s.Name == container {

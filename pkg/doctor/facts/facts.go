@@ -35,8 +35,8 @@ type Facts struct {
 	GPUPods []*corev1.Pod
 	// ClaimPods are the unfinished pods that have resource claims for any device.
 	ClaimPods []*corev1.Pod
-	// Events are the snapshot's events, except the events that announce this tool's own faults: they quote errors that
-	// did not really occur, and remain after a fault has been reverted.
+	// Events are the snapshot's events, except the events that announce this tool's own faults. Those events quote
+	// errors that did not really occur, and they remain after a fault has been reverted.
 	Events []*corev1.Event
 	Now    time.Time // when the snapshot was taken
 
@@ -79,8 +79,8 @@ type Node struct {
 	GPUs func() *GPUView
 }
 
-// announcer is the source component in this tool's own events. The package pkg/fault writes them, but requires a
-// client, which this package must not import.
+// announcer is the source component in this tool's own events. Package pkg/fault writes these events, but this package
+// must not import pkg/fault, which requires a client.
 const announcer = "kubectl-gpu-fault"
 
 type objectKey struct{ kind, namespace, name string }
@@ -284,7 +284,7 @@ func (f *Facts) GrepLogs(pod *corev1.Pod, texts ...string) (finding.Evidence, bo
 	return finding.Evidence{}, false
 }
 
-// Ended reports whether the pod has finished, so that it no longer holds resources.
+// Ended reports whether the pod has finished and therefore no longer holds resources.
 func Ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
@@ -302,7 +302,7 @@ func GPULabels() []string {
 	}
 }
 
-// ofGPU matches lines about a GPU that the NVIDIA driver writes to the kernel log.
+// ofGPU matches lines that the NVIDIA driver writes to the kernel log about a GPU.
 var ofGPU = regexp.MustCompile(`\bNVRM: (?:The NVIDIA \w+ \S+ \(PCI ID: 10de:|GPU \S+ (?i:rm_?init_?adapter) failed)`)
 
 func hasGPUs(n *Node) bool {
@@ -334,8 +334,8 @@ func hasGPUs(n *Node) bool {
 // its deviceLabelFields: pci-10de, pci-0302_10de, pci-10de_2237, pci-0302_10de_2237.
 var ofPCI = regexp.MustCompile(`^feature\.node\.kubernetes\.io/pci-(?:03[0-9a-f]{2}_)?10de(?:_[0-9a-f]{4})*\.present$`)
 
-// OtherPCILabel returns a node label for an NVIDIA device that GPU software does not select, because the label consists
-// of unusual fields. It returns "" if there is none.
+// OtherPCILabel returns a node label for an NVIDIA device if GPU software ignores the label because the label consists
+// of unusual fields. It returns "" if there is no such label.
 func OtherPCILabel(n *Node) (first string) {
 	for key := range n.Labels {
 		if strings.Contains(key, "10de") && (first == "" || key < first) && ofPCI.MatchString(key) &&

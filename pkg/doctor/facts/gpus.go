@@ -43,7 +43,8 @@ type GPUView struct {
 type driverRecord struct {
 	api.KernelRecord
 	Event xid.Event
-	// userSpace is true if a program, such as a fault injector or a test, wrote the record instead of the kernel.
+	// userSpace is true if the record was written by a program, such as a fault injector or a test, and not by the
+	// kernel.
 	userSpace bool
 	// Condition is the node condition that quotes the record, if the record is not from the kernel log.
 	Condition corev1.NodeConditionType
@@ -187,8 +188,8 @@ func (v *GPUView) readConditions() {
 	}
 }
 
-// isProblem reports whether a condition that the kubelet did not set indicates a problem. Most such conditions
-// indicate a problem if they are true; conditions named after health do if they are false.
+// isProblem reports whether a condition that the kubelet did not set indicates a problem. Most such conditions indicate
+// a problem if they are true. Conditions whose names refer to health indicate a problem if they are false.
 func isProblem(c corev1.NodeCondition) bool {
 	switch c.Type {
 	case corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,

@@ -86,8 +86,8 @@ func weight(e xid.Event) int {
 	return 9
 }
 
-// follows reports whether an event is a consequence of another event on the same GPU at most a minute apart. The rules
-// are from NVIDIA's XID catalog and from the groups in pkg/xid, which come from real logs.
+// follows reports whether an event is a consequence of another event on the same GPU, if the two events are at most a
+// minute apart. The rules are from NVIDIA's XID catalog and from the groups in pkg/xid, which come from real logs.
 func follows(primary, other xid.Event) bool {
 	if other.Kind == xid.KindFallenOff {
 		return primary.Kind == xid.KindFallenOff || primary.Code == 79

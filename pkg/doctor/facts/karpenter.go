@@ -59,7 +59,8 @@ func excludedType(e *corev1.Event) []signatures.Line {
 	return nil
 }
 
-// limits reports whether a line in Karpenter's log is about the limits of a NodePool that an event about the pod names.
+// limits reports whether a line in Karpenter's log is about the limits of a NodePool that is named in an event about
+// the pod.
 func (f *Facts) limits(line string, pod *corev1.Pod) bool {
 	m := limited.FindStringSubmatch(line)
 	return m != nil && slices.ContainsFunc(f.EventsOfPod(pod), func(e *corev1.Event) bool {
@@ -67,8 +68,9 @@ func (f *Facts) limits(line string, pod *corev1.Pod) bool {
 	})
 }
 
-// Refused returns the events about launches of nodes that failed for lack of capacity, if they are of NodePools that
-// events about the pods name. For some minutes, Karpenter then considers these instance types unsuitable.
+// Refused returns the events about node launches that failed for lack of capacity, if the nodes belong to NodePools
+// that are named in events about the pods. After such a failure, Karpenter considers the instance type unsuitable for
+// some minutes.
 func (f *Facts) Refused(pods []*corev1.Pod) (all []signatures.Line) {
 	about := ""
 	for _, pod := range pods {
@@ -93,7 +95,8 @@ func (f *Facts) Refused(pods []*corev1.Pod) (all []signatures.Line) {
 }
 
 // skips reports whether a line in Karpenter's log is about a NodePool that has no suitable instance types and that the
-// pod is waiting for: the pod's selector or tolerations contain the NodePool's name or the instance type in this name.
+// pod is waiting for. A pod is waiting for a NodePool if the pod's selector or tolerations contain the NodePool's name,
+// or the instance type in this name.
 func skips(line string, pod *corev1.Pod) bool {
 	m := filtered.FindStringSubmatch(line)
 	if m == nil {

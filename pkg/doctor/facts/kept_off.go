@@ -14,8 +14,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 )
 
-// keptOff reports required anti-affinity rules that keep an unscheduled pod off the nodes of other pods, which are
-// rules in these pods or in the pod itself:
+// keptOff reports required anti-affinity rules that keep an unscheduled pod off the nodes of other pods. The rules are
+// in those other pods or in the unscheduled pod itself:
 //
 //	kept off: NUMBER pods, such as NAME, must not share a KEY with pods that match SELECTOR
 //	kept off: its own rule against SELECTOR also matches NAMESPACE/NAME on NODE
@@ -96,8 +96,8 @@ func ownerOf(pod *corev1.Pod) string {
 	return pod.Namespace + "/" + owner.Kind + "/" + owner.Name
 }
 
-// shuns returns the required anti-affinity term in a pod that another pod matches, and the term's selector, or nil if
-// there is none.
+// shuns returns a pod's required anti-affinity term that matches another pod, and the term's selector, or nil if there
+// is none.
 func (f *Facts) shuns(pod, other *corev1.Pod) (*corev1.PodAffinityTerm, labels.Selector) {
 	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
 		return nil, nil

@@ -99,8 +99,8 @@ func jobOf(pod *corev1.Pod) (kind, name string) {
 // job is a distributed job.
 type job struct {
 	pods []*corev1.Pod
-	// failing is the number of ranks that fail, and own is the number of ranks that are known to fail for a reason
-	// other than a failed connection.
+	// failing is the number of ranks that are failing, and own is the number of ranks that are known to be failing for
+	// a reason other than a failed connection.
 	failing, own int
 }
 
@@ -216,8 +216,8 @@ var (
 	connects = regexp.MustCompile(`https?://|\bnc\b.* -\w*z|/dev/tcp/|wait-?for|pg_isready|redis-cli`)
 )
 
-// BeforeProxy reports an init container that has been trying to connect for a long time, although a service mesh
-// redirects its connections to a proxy that starts later. Native sidecars start earlier, so they do not count.
+// BeforeProxy reports an init container that has been trying to connect for a long time and whose connections a service
+// mesh redirects to a proxy that starts later. Native sidecars start earlier, so they do not count.
 func (f *Facts) BeforeProxy(pod *corev1.Pod) (source, text string) {
 	proxy := containerNamed(pod, proxyOf(pod))
 	at := slices.IndexFunc(pod.Spec.InitContainers,

@@ -40,8 +40,8 @@ func certain(so bool) Answer {
 type End struct {
 	Namespace string
 	Labels    labels.Set
-	// Partial is true if the pod may have more labels and ports than these, because they come from a Service's
-	// selector.
+	// Partial is true if the pod may have more labels and ports than these, because the known ones come from a
+	// Service's selector.
 	Partial   bool
 	Addresses []netip.Addr
 	Ports     []corev1.ContainerPort

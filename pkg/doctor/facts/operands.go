@@ -19,25 +19,25 @@ import (
 const (
 	// OperandGrace is the time that a pod may take to start before it counts as failing.
 	OperandGrace = 2 * time.Minute
-	// DriverGrace is the equivalent for a driver pod, which may have to compile the driver. The operator's startup
-	// probe also allows 20 minutes.
+	// DriverGrace is like OperandGrace, but for a driver pod, which may have to compile the driver. The operator's
+	// startup probe also allows 20 minutes.
 	DriverGrace = 20 * time.Minute
 )
 
-// PodTrouble is the reason why a pod does not work, from its status, events and logs.
+// PodTrouble is the reason why a pod is not working, from its status, events and logs.
 type PodTrouble struct {
 	Pod       *corev1.Pod
 	Container string // empty if the trouble affects the whole pod
 	Init      bool   // the container is an init container
 	// Reason is a single word: CrashLoopBackOff, Init, NotReady, Unschedulable, FailedCreatePodSandBox.
 	Reason string
-	// Waits is true if nothing has failed but the pod takes longer than expected.
+	// Waits is true if nothing has failed but the pod is taking longer than expected.
 	Waits    bool
 	Evidence []finding.Evidence
 }
 
-// OperandTrouble reports whether a pod does not work, and why. A pod that is starting, has finished or is being deleted
-// has no trouble.
+// OperandTrouble reports whether a pod is not working, and why. A pod that is starting, has finished or is being
+// deleted has no trouble.
 func OperandTrouble(f *Facts, pod *corev1.Pod) (PodTrouble, bool) {
 	if Ended(pod) || pod.DeletionTimestamp != nil || podutils.IsPodReady(pod) {
 		return PodTrouble{}, false

@@ -16,17 +16,17 @@ import (
 var namesOfPods = regexp.MustCompile(`\b([a-z0-9][-a-z0-9]*)\.([a-z0-9][-a-z0-9]*)((?:\.[a-z0-9][-a-z0-9]*)*)`)
 
 var (
-	// nameUnknown contains error messages about a name that does not exist according to a DNS server that did respond.
+	// nameUnknown contains the messages that programs log if a DNS server responds that a name does not exist.
 	nameUnknown = []string{
 		"ame or service not known", "host not found", "no such host", "ame does not resolve", "nodename nor servname",
 	}
-	// outside matches such messages about a public internet name.
+	// outside matches those of these messages that are about a public internet name.
 	outside = regexp.MustCompile(`(?i)(?:resolve|host:?|lookup|host=) ?'?[a-z0-9.-]+\.(?:co|com|io|org|ai|net)\b`)
 )
 
-// NamesPeers reports a name that was not found and belongs to a pod in the same namespace, as in distributed jobs. The
-// name is from the failing pod's command or environment. DNS resolves HOSTNAME.SUBDOMAIN to a pod if a headless Service
-// has the name of the subdomain.
+// NamesPeers reports a DNS name that was not found although it is meant for a pod in the same namespace, as in
+// distributed jobs. The name is from the failing pod's command or environment. DNS resolves HOSTNAME.SUBDOMAIN to a pod
+// if a headless Service has the name of the subdomain.
 //
 //	name: no pod has the DNS name NAME: REASON
 //	name: NAME is correct, but the program exited NUMBER s after its pod was created

@@ -26,8 +26,8 @@ func OnNode(pod *corev1.Pod) []string {
 // The functions in this file compute the same results as the scheduler's filters NodeUnschedulable, TaintToleration,
 // NodeAffinity and NodeResourcesFit.
 
-// Demand returns a pod's total request for each resource, including those of init containers and sidecars, and
-// overhead.
+// Demand returns a pod's total request for each resource, including the requests of init containers and sidecars, and
+// the pod overhead.
 func Demand(pod *corev1.Pod) map[corev1.ResourceName]int64 {
 	every := func(corev1.ResourceName) bool { return true }
 	all := requests(pod, every)

@@ -305,8 +305,8 @@ func (f *comparer) errorsAbout(of finding.Object, pods []*corev1.Pod) []finding.
 	return last
 }
 
-// placers are substrings of the names of pods that schedule GPU work. The schedulers of Dask or Airflow, for example,
-// do not schedule pods.
+// placers are substrings of the names of pods that schedule GPU work. They do not match the schedulers of Dask or
+// Airflow, for example, because those do not schedule pods.
 var placers = []string{
 	"kueue-controller", "volcano-scheduler", "volcano-controllers", "volcano-admission", "kai-scheduler",
 	"runai-scheduler", "yunikorn-scheduler", "binder",

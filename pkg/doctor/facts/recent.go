@@ -12,19 +12,21 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 )
 
-// This file finds errors in the log of a running pod. Most of them are resolved, or the program handles them: it
-// retries during startup, or rejects a client's request. An error counts only if no signs of work follow it.
+// This file finds errors in the log of a running pod. Most such errors have been resolved, or the program handles them,
+// for example by retrying during startup or by rejecting a client's request. An error counts only if no signs of work
+// follow it.
 
 const (
-	// errorCounts is the time for which a server's last error counts. Later, the server may have handled requests
-	// without logging them.
+	// errorCounts is the time for which a server's last error counts. After that time, the server may have handled
+	// requests without logging them.
 	errorCounts = time.Hour
-	// jobErrorCounts is the equivalent for a pod that runs to completion. Nothing follows the error in its log.
+	// jobErrorCounts is like errorCounts, but for a pod that runs to completion. Nothing follows the error in the log
+	// of such a pod.
 	jobErrorCounts = failedCounts
 	// followedBy is the maximum number of ordinary lines that may follow an error.
 	followedBy = 8
-	// A program must log the same error repeatedTimes, over a period of repeatedFor, before its retries count as a
-	// failure.
+	// A program must log the same error repeatedTimes times, over a period of repeatedFor, before its retries count as
+	// a failure.
 	repeatedTimes = 3
 	repeatedFor   = 10 * time.Minute
 )
@@ -39,8 +41,8 @@ func (f *Facts) LastErrors(pod *corev1.Pod) []signatures.Line {
 	return slices.DeleteFunc(lines, func(line signatures.Line) bool { return line.Place != signatures.Log })
 }
 
-// RecentErrors clears the Place field in all of a running pod's lines that do not report a persistent failure. The
-// fields also and unless of a signature can still match such lines, but the field match cannot.
+// RecentErrors clears the Place field in all of a running pod's lines that do not report a persistent failure. A
+// signature's also and unless fields can still match such lines, but its match field cannot.
 func (f *Facts) RecentErrors(pod *corev1.Pod, lines []signatures.Line) {
 	within := jobErrorCounts
 	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil &&
@@ -179,8 +181,8 @@ func markErrors(lines []signatures.Line, now time.Time, within time.Duration) {
 	}
 }
 
-// isNotebook reports whether a pod runs code that its user enters interactively: errors are the user's own, and the
-// next cell may work.
+// isNotebook reports whether a pod runs code that its user enters interactively. Errors in such a pod are the user's
+// own, and the next cell may work.
 func isNotebook(pod *corev1.Pod) bool {
 	_, hub := pod.Labels["hub.jupyter.org/username"]
 	_, kubeflow := pod.Labels["notebook-name"]

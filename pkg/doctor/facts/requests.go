@@ -16,8 +16,8 @@ func IsGPUResource(name corev1.ResourceName) bool {
 	return ours && (rest == "gpu" || rest == "gpu.shared" || strings.HasPrefix(rest, "mig-"))
 }
 
-// GPURequests returns a pod's request for each GPU resource, computed in the same way as by the scheduler: the sum of
-// the containers' requests, or the request of the largest init container if it is higher.
+// GPURequests returns a pod's request for each GPU resource, computed as the scheduler computes it: the sum of the
+// containers' requests, or the request of the largest init container if it is higher.
 func GPURequests(pod *corev1.Pod) map[corev1.ResourceName]int64 {
 	return requests(pod, IsGPUResource)
 }
@@ -61,8 +61,8 @@ func (a *amounts) set(name corev1.ResourceName, n int64) {
 	(*a)[name] = n
 }
 
-// asked yields a container's requests for the resources that count, in the units that the function amount uses.
-// Extended resources may be set only in limits.
+// asked yields a container's requests for the resources that count, in the units of the amount function. Extended
+// resources may be set only in limits.
 func asked(
 	r *corev1.ResourceRequirements, counts func(corev1.ResourceName) bool,
 ) iter.Seq2[corev1.ResourceName, int64] {

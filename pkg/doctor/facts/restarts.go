@@ -18,8 +18,8 @@ import (
 const (
 	// againAndAgain is the number of restarts after which a running container is expected to fail again.
 	againAndAgain = 3
-	// seldom is the average time between restarts above which they are not considered a problem with the pod. Reboots
-	// of its node can cause such restarts, for example.
+	// seldom is the average time between restarts above which the restarts are not considered a problem with the pod.
+	// They may be caused, for example, by reboots of the pod's node.
 	seldom = 12 * time.Hour
 	// stable is the factor by which a container must have run longer than before to count as stable.
 	stable = 3
@@ -59,8 +59,8 @@ func (f *Facts) Restarting(pod *corev1.Pod) (last *corev1.ContainerStatus, kille
 }
 
 // stopped returns the exit codes of containers that did not fail themselves: they completed, or were terminated by
-// SIGHUP, SIGINT, SIGKILL or SIGTERM, for example after a failed probe. The exit code 255 means that the container was
-// lost when its node rebooted.
+// SIGHUP, SIGINT, SIGKILL or SIGTERM, for example after a failed probe. Exit code 255 means that the container was lost
+// when its node rebooted.
 func stopped() []int32 { return []int32{0, 129, 130, 137, 143, 255} }
 
 // probed reports whether the kubelet killed a container because of its liveness probe.
@@ -70,7 +70,7 @@ func (f *Facts) probed(pod *corev1.Pod) bool {
 	})
 }
 
-// RestartEvidence quotes the last exit of a container in a pod, and its number of restarts.
+// RestartEvidence quotes the last exit of a container in a pod, and the container's number of restarts.
 func RestartEvidence(pod *corev1.Pod, s *corev1.ContainerStatus) []finding.Evidence {
 	ended := s.LastTerminationState.Terminated
 	all := []finding.Evidence{{
@@ -96,7 +96,7 @@ func RestartEvidence(pod *corev1.Pod, s *corev1.ContainerStatus) []finding.Evide
 // RestartWords contains the titles and fixes of a finding about a running pod that fails repeatedly.
 type RestartWords struct {
 	Fails string // the title
-	// Killed and KilledFix are the title and the fix if the container is OOM-killed.
+	// Killed and KilledFix are the title and the fix if the container was OOM-killed.
 	Killed, KilledFix string
 }
 

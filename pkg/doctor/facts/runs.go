@@ -138,7 +138,7 @@ func (f *Facts) findXIDRuns() map[string]xidRuns {
 	return all
 }
 
-// linesOn returns the evidence of the lines that a run wrote to a node's kernel log.
+// linesOn returns the evidence in a run's record about the lines that the run wrote to a node's kernel log.
 func linesOn(run snapshot.Run, nodeName string) []snapshot.RunEvidence {
 	var all []snapshot.RunEvidence
 	for _, t := range run.Targets {

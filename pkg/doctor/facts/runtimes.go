@@ -69,7 +69,8 @@ var startPatterns = []startPattern{
 	{"sec.selinux", regexp.MustCompile(`(?i)nvml[^\n]*: (insufficient permissions)`)},
 }
 
-// Recognize returns the finding ID and the name in a runtime's error message, or an empty ID if the message is unknown.
+// Recognize returns the ID of the finding about a runtime's error message and the name in the message. The ID is empty
+// if the message is unknown.
 func Recognize(text string) (id, name string) {
 	for _, p := range startPatterns {
 		if m := p.re.FindStringSubmatch(text); m != nil {

@@ -57,8 +57,8 @@ func Underway(n *Node) string {
 	return ""
 }
 
-// IsTemporary reports whether a taint keeps pods off a node only while the node starts or until it is removed: the
-// controller that set the taint removes it, and a toleration does not help.
+// IsTemporary reports whether a taint keeps pods off a node only while the node is starting, or until the node is
+// removed. The controller that set such a taint also removes it, and a toleration does not help.
 func IsTemporary(t *corev1.Taint) bool {
 	return words.ContainsAny(t.Key,
 		[]string{"not-ready", "cloudprovider", "utoscaler", "karpenter.sh/dis", "karpenter.sh/unreg", "termination"})

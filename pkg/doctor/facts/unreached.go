@@ -50,7 +50,8 @@ var (
 	// busybox, bind, apt.
 	noNameTexts = regexp.MustCompile(`(?i)no servers could be reached|temporary failure (in name resolution|resolving)|could(n't| not) resolve|bad address|` +
 		`name or service not known|eai_again|server misbehaving|\[errno -3\]|\blookup \S+.*(i/o timeout|deadline exceeded|timed out)|resolving timed out|name resolution.*(failed|timed out)`)
-	// noAnswerTexts matches errors about connections that get no response. The word "timeout" alone may be a setting.
+	// noAnswerTexts matches errors about connections that get no response. The word "timeout" alone does not match,
+	// because it may be the name of a setting.
 	noAnswerTexts = regexp.MustCompile(
 		`(?i)timed out|i/o timeout|deadline exceeded|timeout exceeded|etimedout|(connect|connection|read|request) ?time-?out|` +
 			`failed to connect to \S+ port \d+ after \d{5,} ms`,

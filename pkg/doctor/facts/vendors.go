@@ -146,8 +146,8 @@ func Autoscaled(f *Facts) bool {
 	})
 }
 
-// LooksForGPU reports whether a pod is related to GPUs, although it may request none, judging by its RuntimeClass,
-// image, annotations, variables or limits.
+// LooksForGPU reports whether a pod is related to GPUs, even if it requests none, judging by its RuntimeClass, image,
+// annotations, variables or limits.
 func LooksForGPU(pod *corev1.Pod) bool {
 	if pod.Spec.RuntimeClassName != nil && strings.Contains(*pod.Spec.RuntimeClassName, "nvidia") {
 		return true

@@ -25,7 +25,8 @@ func ImageOf(pod *corev1.Pod, container string) string {
 	return ""
 }
 
-// Concerns returns the severity of a pod that does not run: higher for GPU pods and GPU software components.
+// Concerns returns the severity of a finding about a pod that is not running. It is higher for GPU pods and GPU
+// software components.
 func (f *Facts) Concerns(pod *corev1.Pod) finding.Severity {
 	if f.UsesGPU(pod) || ComponentOf(pod.Labels, &pod.Spec) != "" {
 		return finding.Error
@@ -66,8 +67,9 @@ const endedCounts = time.Hour
 // restartsCount is the number of restarts after which an unready pod counts as failing.
 const restartsCount = 3
 
-// Past reports whether a failed pod was replaced, or failed more than an hour ago although its controller creates other
-// pods. A pod that will not be replaced, because it has no controller or its Job has given up, is reported for a day.
+// Past reports whether a failed pod was replaced, or failed more than an hour ago and has a controller that creates
+// other pods. A pod that will not be replaced, because it has no controller or its Job has given up, is reported for a
+// day.
 func (f *Facts) Past(pod *corev1.Pod) bool {
 	if pod.Status.Phase != corev1.PodFailed || ComponentOf(pod.Labels, &pod.Spec) != "" {
 		return false

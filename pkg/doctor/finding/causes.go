@@ -35,8 +35,8 @@ func Means(pattern, id string) bool {
 // healthy, but detectors react to the line.
 func DetectorsDo() []string { return []string{"node.condition", "sched.node-state"} }
 
-// KnowMore returns the IDs, or patterns, of findings that are based on more than a message: on the state of the node or
-// the GPU. No message can name a deeper cause than these findings.
+// KnowMore returns the IDs, or patterns, of findings that are based not only on a message but on the state of the node
+// or the GPU. No message can name a deeper cause than these findings.
 func KnowMore() []string {
 	return []string{
 		"fault.*", "hw.*", "drv.lib-mismatch", "drv.nouveau", "drv.secureboot", "drv.image-tag-missing",

@@ -142,7 +142,7 @@ type Finding struct {
 	// times are unknown.
 	Times []time.Time `json:"-"`
 	// Failed is when a pod last failed, if the finding is about a failure. Problems that were over long before that
-	// time are not its cause.
+	// time are not the cause of the failure.
 	Failed time.Time `json:"-"`
 	// Began is when the problem began, as far as is known. A problem that began before a fault was injected is not an
 	// effect of that fault.

@@ -18,8 +18,8 @@ var table []byte
 // Platform describes one platform.
 type Platform struct {
 	Name string `json:"name"`
-	// Shell is a command that opens a shell on a node. If it is empty, ssh is used. If Instead has replacements,
-	// nodes have no shell.
+	// Shell is a command that opens a shell on a node. If Shell is empty and Instead has no replacements, ssh is used.
+	// If Instead has replacements, nodes have no shell.
 	Shell   string    `json:"shell,omitempty"`
 	Instead []Instead `json:"instead,omitempty"`
 	Note    string    `json:"note,omitempty"` // what is not possible on the platform

@@ -38,9 +38,9 @@ func Command(format string, args ...any) string {
 	return fmt.Sprintf(format, words...)
 }
 
-// OnHost returns a command for a node's shell, built in the same way as by Command. The command is wrapped in ssh, so
-// that users cannot run it on their local machine by mistake. The format includes sudo if the command requires it. An
-// empty node name becomes the placeholder NODE.
+// OnHost returns a command for a node's shell, built as by Command and wrapped in ssh, so that users cannot run it on
+// their local machine by mistake. The format includes sudo if the command requires it. An empty node name becomes the
+// placeholder NODE.
 func OnHost(name, format string, args ...any) string {
 	remote := Command(format, args...)
 	switch {

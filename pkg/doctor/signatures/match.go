@@ -15,7 +15,8 @@ type Line struct {
 	Evidence finding.Evidence
 	// Container is the container that the line is about, if any.
 	Container string
-	// Compared is true for a fact that was derived from several objects, which a finding then also quotes.
+	// Compared is true for a fact that was derived from several objects. If a signature's Also pattern matches such a
+	// fact, the finding also quotes the fact.
 	Compared bool
 }
 
@@ -24,15 +25,15 @@ type Match struct {
 	*Signature
 	Line   Line
 	groups []string
-	// Also is the line that Also matches, if any.
+	// Also is the line that the signature's Also pattern matches, if any.
 	Also *Line
 }
 
 // Groups returns the groups matched by Match, followed by those matched by Also. The first is the whole match.
 func (m Match) Groups() []string { return m.groups }
 
-// Set is a list of signatures with an index of the literal strings that their messages contain: a large cluster has
-// millions of lines, few of which contain any of these strings.
+// Set is a list of signatures with an index of the literal strings that their messages contain. The index is needed
+// because a large cluster has millions of lines, few of which contain any of these strings.
 type Set struct {
 	all []*Signature
 	// by contains the numbers of the signatures and their literals, keyed by the first bytes of the literal.

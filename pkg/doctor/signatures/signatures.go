@@ -36,11 +36,12 @@ const (
 	Spec Place = "spec"
 )
 
-// Running marks findings about running pods: only signatures with Runs match.
+// Running marks findings about running pods. For these findings, only signatures with Runs match.
 const Running = "running"
 
-// Killed and Restarted mark findings about containers that were restarted after a failure. Only their last states match
-// and, for Restarted, the log of the failed instance. A finding marked Restarted counts only if a signature matches.
+// Killed and Restarted mark findings about containers that were restarted after a failure. Signatures are matched only
+// against the last states of these containers and, for Restarted, against the log of the failed instance. A finding
+// marked Restarted counts only if a signature matches.
 const (
 	Killed    = "killed"
 	Restarted = "restarted"
@@ -59,7 +60,7 @@ type Fix struct {
 type Signature struct {
 	ID string `json:"id" yaml:"id"`
 	// Match is a regular expression (RE2) for a line of the message. {1} in Title, Cause, Fix and Commands is replaced
-	// with its first group; the groups of Also follow.
+	// with its first group. The groups of Also are numbered after those of Match.
 	Match string `json:"match" yaml:"match"`
 	// In lists the places where the message may occur. Empty means event, status and log.
 	In []Place `json:"in,omitempty" yaml:"in"`
@@ -83,11 +84,11 @@ type Signature struct {
 	Fix        string             `json:"fix" yaml:"fix"`
 	// Commands may contain {namespace}, {pod}, {container}, {node} and {image}.
 	Commands []string `json:"commands,omitempty" yaml:"commands"`
-	// Platforms contains replacements of the fix for some platforms: talos, bottlerocket, gke, eks, aks, openshift,
+	// Platforms contains the fixes that replace Fix on some platforms: talos, bottlerocket, gke, eks, aks, openshift,
 	// k3s, rke2, k0s, microk8s.
 	Platforms map[string]Fix `json:"platforms,omitempty" yaml:"platforms"`
 	Sources   []string       `json:"sources" yaml:"sources"`
-	// Example is a message from a real cluster, which is the row's test. The released program does not contain it.
+	// Example is a message from a real cluster, and serves as the row's test. The released program does not contain it.
 	Example string `json:"example,omitempty" yaml:"example"`
 
 	match, also, unless *pattern
@@ -106,8 +107,9 @@ var Builtin = sync.OnceValue(func() []*Signature {
 	return all
 })
 
-// packedFile is the file embedded in the released program: the signatures without their examples, which are only tests,
-// and the literals of each, in the same order. It is JSON, which is much faster to parse than YAML.
+// packedFile is the file embedded in the released program. It contains the signatures without their examples, which are
+// only tests, and the literals of each signature, in the same order. It is JSON, which is much faster to parse than
+// YAML.
 type packedFile struct {
 	Signatures []*Signature `json:"signatures"`
 	Literals   [][]string   `json:"literals"`
@@ -132,8 +134,8 @@ func JSON() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// fromJSON parses the output of JSON. It does not validate it, because the files were validated, and does not compile
-// regular expressions, because doctor needs few of them.
+// fromJSON parses the output of JSON. It does not validate the signatures, because their files were validated, and does
+// not compile regular expressions, because doctor needs few of them.
 func fromJSON(data []byte) ([]*Signature, error) {
 	var file packedFile
 	if err := json.Unmarshal(data, &file); err != nil {

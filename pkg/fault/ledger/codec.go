@@ -89,7 +89,7 @@ type unreadableError struct{ error }
 func (e *unreadableError) Unwrap() error { return e.error }
 
 // decode reads a run from a ConfigMap. It rejects unknown fields, because writing the record back without them could
-// lose an undo. The error is an *unreadableError.
+// lose the data for undoing a change. The error is an *unreadableError.
 func decode(cm *corev1.ConfigMap) (Run, error) {
 	run, err := decodeRun(cm)
 	if err != nil {

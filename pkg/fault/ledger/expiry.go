@@ -59,7 +59,8 @@ func lifetime(run Run, end time.Time) int32 {
 	return int32(min(math.Ceil((end.Sub(run.Created) + expiryGrace).Seconds()), math.MaxInt32))
 }
 
-// ExpireOnTime shortens the Job's TTL so that it ends with the fault's TTL, after the run's client has finished.
+// ExpireOnTime is called after the run's client has finished. It shortens the Job's TTL so that the Job's TTL ends with
+// the fault's TTL.
 func (s *Store) ExpireOnTime(ctx context.Context, run Run) error {
 	if run.Owner == nil || !run.Deadline.After(run.Until) {
 		return nil

@@ -41,7 +41,7 @@ func (s *Store) FleetRuns(ctx context.Context, fleet string) (Listing, error) {
 	if err != nil {
 		return Listing{}, err
 	}
-	// Any client can set the label on a record, but the ID of an unrelated run does not match.
+	// Any client can set the label on a record, but the ID of an unrelated run does not match the ID of the fleet.
 	found.Runs = slices.DeleteFunc(found.Runs, func(run Run) bool {
 		shard, ofFleet := strings.CutPrefix(run.ID, fleet+"-")
 		n, err := strconv.Atoi(shard)

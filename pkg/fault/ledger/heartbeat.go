@@ -12,8 +12,9 @@ import (
 // HeartbeatEvery is the interval at which the client of a run in progress renews one of its locks.
 const HeartbeatEvery = 2 * time.Second
 
-// silence is the number of missed heartbeats after which a client is considered dead. If the client is still running,
-// it does no harm: after another client takes over the run, it cannot record a change, and therefore cannot make one.
+// silence is the number of missed heartbeats after which a client is considered dead. A client that is still running
+// then does no harm: after another client has taken over the run, the first client cannot record a change, and
+// therefore cannot make one.
 const silence = 4
 
 // Heartbeat renews a lock to show that the run's client is running. It returns the updated lock.

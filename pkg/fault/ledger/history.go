@@ -93,8 +93,8 @@ func (s *Store) onlyLedgers(ctx context.Context, found Listing) (Listing, error)
 	return found, nil
 }
 
-// records reads the records in a scope. where is part of the error message. only is an additional label selector, or
-// empty.
+// records reads the records in a scope. The parameter named where is part of the error message, and the parameter named
+// only is an additional label selector, or empty.
 func (s *Store) records(ctx context.Context, scope Scope, where, only string) (Listing, error) {
 	selector := LabelManagedBy + "=" + ManagedBy + "," + LabelFault
 	if only != "" {
@@ -133,8 +133,8 @@ func (s *Store) records(ctx context.Context, scope Scope, where, only string) (L
 // or two pages in `list --all`. This covers a week of nightly tests on ten nodes.
 const HistoryLimit = 100
 
-// Prune deletes the oldest settled runs except for the newest keep, and returns the number of deleted runs. As long as
-// there cannot be more than keep, it sends only one small request to count the records.
+// Prune deletes all settled runs except the newest ones, and returns the number of deleted runs. The number of runs
+// that remain is keep. As long as there cannot be more than keep, it sends only one small request to count the records.
 func (s *Store) Prune(ctx context.Context, keep int) (int, error) {
 	few, err := s.fewerThan(ctx, keep)
 	if err != nil || few {

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// serviceAccountTimeout is the time to wait for the default service account in a new namespace. Creating it usually
-// takes 10 ms.
+// serviceAccountTimeout is the time to wait for the default service account in a new namespace. The account is usually
+// created within 10 ms.
 const serviceAccountTimeout = 15 * time.Second
 
 // NamespaceObject returns the namespace that EnsureNamespace creates. Its labels allow privileged pods under Pod
@@ -58,9 +58,9 @@ func (s *Store) CheckNamespace(ctx context.Context) error {
 // IsLedger reports whether a namespace is marked as a ledger.
 func IsLedger(namespace metav1.Object) bool { return namespace.GetLabels()[LabelLedger] == "true" }
 
-// EnsureNamespace creates the namespace if it does not exist, and reports whether it did. The error is an
-// *UnmarkedError if the namespace exists and is not marked as a ledger. When EnsureNamespace returns, a new namespace
-// is ready for pods.
+// EnsureNamespace creates the namespace if it does not exist, and reports whether it created the namespace. The error
+// is an *UnmarkedError if the namespace already exists and is not marked as a ledger. When EnsureNamespace returns, a
+// new namespace is ready for pods.
 func (s *Store) EnsureNamespace(ctx context.Context) (created bool, err error) {
 	namespaces := s.Client.CoreV1().Namespaces()
 	switch existing, err := namespaces.Get(ctx, s.Namespace, metav1.GetOptions{}); {
@@ -80,7 +80,7 @@ func (s *Store) EnsureNamespace(ctx context.Context) (created bool, err error) {
 	return created, s.waitForServiceAccount(ctx)
 }
 
-// waitForServiceAccount waits for the default service account. The API server rejects pods until it exists.
+// waitForServiceAccount waits for the default service account. The API server rejects pods until the account exists.
 func (s *Store) waitForServiceAccount(ctx context.Context) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, serviceAccountTimeout, true,

@@ -40,14 +40,15 @@ type Run struct {
 	// Deadline is the time by which the client must have finished. After that, other runs may take over the run's
 	// locks.
 	Deadline time.Time `json:"deadline"`
-	// Until is the time at which the fault's TTL ends. It is zero if the fault stays until it is reverted; Reason is
-	// then the user's reason.
+	// Until is the time at which the fault's TTL ends. It is zero if the fault stays until it is reverted; in that
+	// case, Reason is the reason that the user specified.
 	Until  time.Time `json:"until,omitzero"`
 	Reason string    `json:"reason,omitempty"`
 	// Owner is the Job that the cluster deletes when the TTL expires, along with the run's locks and debug pods. It is
 	// nil without a TTL.
 	Owner *Owner `json:"owner,omitempty"`
-	// Closed is zero while the run is in progress or its fault is in place. A closed run never changes.
+	// Closed is the time at which the run was closed. It is zero while the run is in progress or its fault is in place.
+	// A closed run never changes.
 	Closed time.Time `json:"closed,omitzero"`
 
 	Phase Phase  `json:"phase"`
@@ -98,8 +99,8 @@ type Step struct {
 	Evidence []Evidence `json:"evidence,omitempty"`
 	Started  time.Time  `json:"started,omitzero"`
 	Ended    time.Time  `json:"ended,omitzero"`
-	// Undone is the time at which the change was undone or found missing. If it is zero, the change of a started step
-	// may be in place.
+	// Undone is the time at which the change was undone or found to be missing. If the step was started and Undone is
+	// zero, the change may be in place.
 	Undone  time.Time `json:"undone,omitzero"`
 	Message string    `json:"message,omitempty"`
 }
@@ -133,12 +134,12 @@ type Undo struct {
 	// Kind selects the fault.Undoer.
 	Kind string          `json:"kind"`
 	Data json.RawMessage `json:"data,omitempty"`
-	// Permanent means that the change cannot be undone, such as a line in a kernel log. After the change, the step
-	// needs no revert and no lock. The Undoer for its kind, if any, only returns a message.
+	// Permanent means that the change, such as a line in a kernel log, cannot be undone. After the change, the step
+	// needs no revert and no lock. The Undoer for this kind of undo, if any, only returns a message.
 	Permanent bool `json:"permanent,omitempty"`
 }
 
-// UndoNone is the kind of undo for changes that have nothing to undo and no message. It implies Permanent.
+// UndoNone is the kind of undo for changes that leave nothing to undo and need no message. It implies Permanent.
 const UndoNone = "none"
 
 // Evidence shows that a change is in place.

@@ -23,10 +23,10 @@ const (
 	// roomToEnd is the space that is reserved when a record is created, so that the result of every step can be added
 	// later.
 	roomToEnd = 128 << 10
-	// roomToRevert is the space that is reserved until a run ends, because a record that cannot be closed could never
-	// be reverted.
+	// roomToRevert is the space that is reserved until a run ends, because a run whose record cannot be closed could
+	// never be reverted.
 	roomToRevert = 64 << 10
-	// undoneSize is the approximate number of bytes that the undo of a step adds to a compressed record.
+	// undoneSize is the approximate number of bytes that undoing a step adds to a compressed record.
 	undoneSize = 32
 	// resultSize is the approximate number of bytes that the result of a step (times, evidence, a message) adds to a
 	// compressed record.
@@ -50,8 +50,8 @@ func (e *TooLargeError) Error() string {
 		e.ID, e.Size>>10, max(0, e.Limit)>>10)
 }
 
-// limitOf returns the maximum stored size of the record of a run that has started. Before the run has finished, it
-// reserves room for the revert.
+// limitOf returns the maximum stored size of the record of a run that has started. Until the run has finished, the
+// limit leaves room for the revert.
 func limitOf(run Run) int {
 	if run.Phase == Planned || run.Phase == Applying {
 		return MaxStored - max(roomToRevert, undoneSize*len(run.Steps))
@@ -112,8 +112,8 @@ func get(cm *corev1.ConfigMap) ([]byte, error) {
 	return unpacked, nil
 }
 
-// EvidenceLimit returns the maximum size of each step's evidence in bytes, so that the record has room for the evidence
-// of all steps.
+// EvidenceLimit returns the maximum size in bytes of each step's evidence. With this limit, the record has room for the
+// evidence of all steps.
 func EvidenceLimit(steps int) int { return min(512<<10, MaxSize/4/steps) }
 
 // MessageLimit returns the maximum size in bytes of an Undoer's message in each step of a run.

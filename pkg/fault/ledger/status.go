@@ -10,7 +10,7 @@ import (
 // have passed only after this additional time.
 const ClockSkew = time.Minute
 
-// IsPermanent reports whether there is nothing to undo.
+// IsPermanent reports whether the change leaves nothing to undo.
 func (u Undo) IsPermanent() bool { return u.Permanent || u.Kind == UndoNone }
 
 // InPlace reports whether the step's change may be in place, because the step was started and not undone.

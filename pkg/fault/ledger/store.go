@@ -121,7 +121,7 @@ func (s *Store) withdraw(ctx context.Context, sent *corev1.ConfigMap) {
 }
 
 // Get returns a run. The error is a *NotFoundError if the run does not exist, and an *UnmarkedError if the namespace is
-// not marked as a ledger. It wraps ErrNewer if a newer version wrote the record.
+// not marked as a ledger. It wraps ErrNewer if the record was written by a newer version of this tool.
 func (s *Store) Get(ctx context.Context, id string) (Run, error) {
 	cm, err := s.read(ctx, id)
 	if err != nil {

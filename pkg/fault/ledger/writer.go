@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// writeTimeout limits one write to the ledger, including retries after conflicts. The write continues if the caller's
-// context is canceled, so that the caller learns whether it succeeded.
+// writeTimeout limits one write to the ledger, including retries after conflicts. The write continues even if the
+// caller's context is canceled, so that the caller learns whether it succeeded.
 const writeTimeout = 15 * time.Second
 
 // Writer changes one run. Its methods are safe for concurrent use. Changes that are saved during an update are combined
@@ -58,8 +58,8 @@ func (w *Writer) Run() Run {
 }
 
 // Save changes the run and returns after the ledger has stored it. After an error, it is unknown whether the change was
-// stored. Save may call change several times, each time with a newer record. If change fails, only its own Save fails.
-// The error is ErrClosed if the run is closed, possibly by another client.
+// stored. Save may call change several times, each time with a newer record. If change fails, only this call of Save
+// fails. The error is ErrClosed if the run is closed, possibly by another client.
 func (w *Writer) Save(ctx context.Context, change func(*Run) error) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("write the record of run %s: %w", w.id(), context.Cause(ctx))

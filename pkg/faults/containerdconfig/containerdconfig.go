@@ -1,10 +1,11 @@
 // Package containerdconfig implements the fault that changes files on nodes and restarts the service that reads them. A
 // dead man's switch on the node restores everything.
 //
-// The change is computed from the node's files after they have been read, before anything is written. The data for the
-// restore is written to the node's own record before the first change, and only there. The ledger's record identifies
-// the run but contains no data that root would use, because anyone with permission to write ConfigMaps can write it. It
-// may contain the key of an encrypted record on the node; a wrong key only makes the restore fail.
+// The change is computed from the node's files after they have been read, before anything is written. The data needed
+// to restore the files is written to the node's own record before the first change, and only there. The ledger's record
+// identifies the run but contains no data that root would use, because anyone with permission to write ConfigMaps can
+// write that record. It may contain the key of an encrypted record on the node; all that a wrong key can do is make the
+// restore fail.
 package containerdconfig
 
 import (
@@ -46,8 +47,8 @@ type Decision struct {
 	// Change is the change for the dead man's switch, without its TTL.
 	Change deadman.Change
 	// Landed checks the CRI status after the change. The status is nil if CRI does not respond. Landed returns the
-	// evidence that the fault is in place, or an error. It is nil if the service is not restarted; the bytes on disk
-	// are then the evidence.
+	// evidence that the fault is in place, or an error. Landed is nil if the service is not restarted; the bytes on
+	// disk are then the evidence.
 	Landed func(now *cri.Info) (string, error)
 	// Edits describes the change to each file, one line per file, for the evidence.
 	Edits []string
@@ -65,9 +66,9 @@ type Injection struct {
 	Image  string // image of the debug pods, for the record
 	Decide Decide
 	Probe  Probe // may be nil
-	// Encrypted encrypts the nodes' records, for nodes on which the users of the nodes must not be able to read what
-	// was changed. The restore then needs the key in the ledger's record, and a node that crashes is not restored at
-	// boot.
+	// Encrypted means that the nodes' records are encrypted, for nodes whose users must not be able to read what was
+	// changed. Restoring the files then requires the key in the ledger's record, and a node that crashes is not
+	// restored at boot.
 	Encrypted bool
 }
 

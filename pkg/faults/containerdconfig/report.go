@@ -18,8 +18,8 @@ const maxShown = 12
 // maxDiff is the maximum number of lines of a diff in a report.
 const maxDiff = 40
 
-// difference returns a line diff of another client's changes to a file after the fault, if the node still has the data
-// for it.
+// difference returns a line diff of the changes that another client made to a file after the fault, if the node still
+// has the data for the diff.
 func difference(f deadman.RestoredFile) string {
 	if f.Ours == nil || f.Now == nil {
 		return ""
@@ -34,9 +34,9 @@ func difference(f deadman.RestoredFile) string {
 	return strings.Join(lines, "\n")
 }
 
-// report compares three versions of a file that another client has changed after the fault: the original version, the
-// fault's version, and the current one. For each part that the fault changed, which the node has recorded, it reports
-// whether the change is still in the current file.
+// report compares three versions of a file that another client changed after the fault: the original version, the
+// fault's version, and the current one. For each part that the fault changed and the node recorded, it reports whether
+// the change is still in the current file.
 func report(f deadman.RestoredFile) string {
 	if f.Deleted {
 		return fmt.Sprintf("%s: not restored, because another client has deleted the file since the fault", f.Path)

@@ -56,7 +56,7 @@ type Undoer struct {
 	// It may be nil.
 	Show func(text string)
 	// Deadline returns the time until which to wait for the dead man's switches of lost nodes. It is called when the
-	// first wait starts. If it is nil, the deadline is MostWait after that.
+	// first wait starts. If it is nil, the command waits until MostWait after the start of the first wait.
 	Deadline func() time.Time
 	// Retry is the delay between attempts on a lost node. 0 means three seconds.
 	Retry time.Duration
@@ -174,10 +174,11 @@ func loaded(runtime api.Runtime) []string {
 }
 
 const (
-	// comeback is the time after the end of the TTL that a lost node may take until it starts pods again.
+	// comeback is how long, after the end of the TTL, a lost node may take until it can start pods again.
 	comeback = 90 * time.Second
-	// MostWait is the maximum total time for which a command waits for the dead man's switches of lost nodes. The run
-	// of a node that restores itself later must be reverted later, so that it does not block the revert of other runs.
+	// MostWait is the maximum total time for which a command waits for the dead man's switches of lost nodes. If a node
+	// takes longer to restore itself, its run must be reverted later, so that it does not delay the revert of other
+	// runs.
 	MostWait = 15 * time.Minute
 )
 
@@ -230,8 +231,8 @@ func byHand(run ledger.Run, claim Claim) string {
 }
 
 // unrecorded reports the state of a node that has no record of the run. It compares the files that container runtimes
-// load on the node with the checksums in the claim, before and after the change. It restores nothing, because the claim
-// is not trusted.
+// load on the node with the checksums in the claim from before and after the change. It restores nothing, because the
+// claim is not trusted.
 func unrecorded(
 	run ledger.Run, nodeName string, claim Claim, restored deadman.Restored, runtime api.Runtime,
 ) (ledger.State, string, error) {

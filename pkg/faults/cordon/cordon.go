@@ -1,4 +1,4 @@
-// Package cordon implements a run that makes a node unschedulable, as a remediator would, and that can be reverted.
+// Package cordon implements a run that makes a node unschedulable, as a remediator would. The run can be reverted.
 //
 // The API server records which client set spec.unschedulable. Each run uses its own field manager, so the undo needs
 // nothing from the record: it uncordons the node only if this run has cordoned it. If another client also cordons the
@@ -32,7 +32,8 @@ import (
 // UndoKind is the ledger.Undo.Kind for cordons.
 const UndoKind = "cordon"
 
-// KindScheduling is the kind of the target. It is not Node, because the fault's run locks the node itself.
+// KindScheduling is the kind of the target. It is not Node, because the run that injects the fault locks the node
+// itself.
 const KindScheduling = "NodeScheduling"
 
 // manager is the prefix of the field managers of all runs.
@@ -158,7 +159,7 @@ func (u Undoer) Needs(ledger.Step, string) []fault.Permission { return Permissio
 // Feature implements fault.Needer.
 func (Undoer) Feature() string { return "" }
 
-// Permissions returns the permissions that cordoning and its undo need, in addition to those for every fault.
+// Permissions returns the permissions that cordoning and uncordoning need, in addition to those for every fault.
 func Permissions() []fault.Permission {
 	return []fault.Permission{{Verb: "get", Resource: "nodes"}, {Verb: "patch", Resource: "nodes"}}
 }

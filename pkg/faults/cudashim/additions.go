@@ -62,7 +62,8 @@ func (in *Injection) library() string {
 func (in *Injection) archs() []string { return slices.Sorted(maps.Keys(in.Libraries)) }
 func (in *Injection) mixed() bool     { return len(in.Libraries) > 1 }
 
-// preload returns the path of the shim for the variable. ld.so expands $PLATFORM to its name for the processor.
+// preload returns the path of the shim, as the value of LD_PRELOAD or LD_AUDIT. ld.so replaces $PLATFORM with its own
+// name for the processor.
 func (in *Injection) preload() string {
 	if in.mixed() {
 		return LibraryDir + "/$PLATFORM/" + in.library()
@@ -89,7 +90,8 @@ func libraryKey(arch string) string { return "libgpufault-" + arch + ".so" }
 // mode is the file mode. The files are executable, because the library can be run to print its state.
 const mode = 0o555
 
-// into adds the additions to the chosen templates of an object. If it returns an error, the object must be discarded.
+// into applies the additions to the chosen templates of an object. If it returns an error, the object must be
+// discarded.
 func (a additions) into(object map[string]any, ref string, chosen []Chosen) ([]kubeedit.Edit, error) {
 	var edits []kubeedit.Edit
 	for _, c := range chosen {
@@ -164,8 +166,8 @@ func (a additions) template(object map[string]any, ref string, c Chosen) (edits 
 	return edits, err
 }
 
-// preloadOf returns the path of a container's LD_PRELOAD and its new value: first the shim, because it must see every
-// call, then the user's libraries.
+// preloadOf returns the path of a container's preload variable in the object, and the variable's new value: first the
+// shim, because it must see every call, then the user's libraries.
 func (a additions) preloadOf(object map[string]any, t Template, c Container) (kubeedit.Path, any, error) {
 	at := c.path.Then(kubeedit.Field("env"), kubeedit.Element("name", a.variable))
 	users := ""

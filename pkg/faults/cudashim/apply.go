@@ -42,8 +42,8 @@ type Injection struct {
 	Recreate bool
 	// MayCrash reports whether the fault is active from the start, so that new pods may crash before they are ready.
 	MayCrash bool
-	// Prove returns evidence that the shim is loaded, after the rollout. If it is nil, the rollout itself is the
-	// evidence.
+	// Prove is called after the rollout, and returns evidence that the shim is loaded. If Prove is nil, the rollout
+	// itself is the evidence.
 	Prove func(ctx context.Context, r fault.Recorder, pods []corev1.Pod) ([]ledger.Evidence, error)
 	// Wait is the timeout of the rollout. 0 means that only the context's deadline applies.
 	Wait time.Duration
@@ -101,7 +101,8 @@ func (in *Injection) apply(ctx context.Context, r fault.Recorder) ([]ledger.Evid
 	return append(evidence, more...), err
 }
 
-// save saves an undo that differs from the one saved by createConfigMap: first its seal, then the undo in the ledger.
+// save saves undo data that differs from the data saved by createConfigMap: first its seal, then the undo data in the
+// ledger.
 func (in *Injection) save(ctx context.Context, r fault.Recorder, d Data) error {
 	run := r.Run().ID
 	if err := (configMapKeeper{in.Cluster.Client, d.Namespace, run}).Keep(ctx, d.seal(run)); err != nil {
@@ -110,7 +111,7 @@ func (in *Injection) save(ctx context.Context, r fault.Recorder, d Data) error {
 	return record(ctx, r, d)
 }
 
-// record saves the undo in the ledger.
+// record saves the undo data in the ledger.
 func record(ctx context.Context, r fault.Recorder, d Data) error {
 	if err := d.validate(); err != nil { // never start a change that could not be undone
 		return err
@@ -169,7 +170,8 @@ func (in *Injection) follow(ctx context.Context, r fault.Recorder, p *plan) erro
 	return in.save(ctx, r, p.data)
 }
 
-// sameUndo reports whether two lists of edits have the same undo. The injected values may differ by defaults.
+// sameUndo reports whether two lists of edits are undone in the same way. The injected values may differ because of
+// defaults that the API server sets.
 func sameUndo(a, b []kubeedit.Edit) bool {
 	return slices.EqualFunc(a, b, func(a, b kubeedit.Edit) bool {
 		return a.Path.String() == b.Path.String() && a.Element == b.Element && a.Made == b.Made &&

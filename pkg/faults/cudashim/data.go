@@ -14,7 +14,7 @@ import (
 // UndoKind is the ledger.Undo.Kind for changed workloads.
 const UndoKind = "workload"
 
-// Data is the undo in ledger.Undo.Data. It contains only the changes to the object, not the object itself.
+// Data is the undo data in ledger.Undo.Data. It contains only the changes to the object, not the object itself.
 type Data struct {
 	Group     string `json:"group,omitempty"`
 	Version   string `json:"version"`
@@ -26,9 +26,9 @@ type Data struct {
 	// ConfigMap is the name of the ConfigMap with the libraries and the state, in the same namespace.
 	ConfigMap string          `json:"configMap"`
 	Edits     []kubeedit.Edit `json:"edits"`
-	// Owned are the fields that other managers lost to the change.
+	// Owned are the fields that other managers no longer own because of the change.
 	Owned []kubeedit.Owned `json:"owned,omitempty"`
-	// Variable is LD_PRELOAD or LD_AUDIT. Preload is the path of the shim in its value.
+	// Variable is LD_PRELOAD or LD_AUDIT. Preload is the path of the shim in the variable's value.
 	Variable string `json:"variable"`
 	Preload  string `json:"preload"`
 	// Pin is the node selector requirement of the injection, if any.
@@ -42,7 +42,7 @@ type Data struct {
 	Recreated *Recreated `json:"recreated,omitempty"`
 }
 
-// Recreated is the undo for an object with an immutable template.
+// Recreated is the undo data for an object with an immutable template.
 type Recreated struct {
 	// Original is the original object in a form that can be created.
 	Original json.RawMessage `json:"original"`
@@ -53,8 +53,8 @@ type Recreated struct {
 // maxOriginal limits the size of the original object in bytes, because a record can be at most 1 MiB.
 const maxOriginal = 400 << 10
 
-// ReadData returns the undo of a step. The undo must be for the step's target. ReadData returns nil without an error if
-// the step has not changed anything yet.
+// ReadData returns the undo data of a step. The data must be for the step's target. ReadData returns nil without an
+// error if the step has not changed anything yet.
 func ReadData(step ledger.Step) (*Data, error) {
 	if len(step.Undo.Data) == 0 {
 		return nil, nil

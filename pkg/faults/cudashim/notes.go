@@ -25,7 +25,7 @@ const (
 	Unknown  Replacement = "unknown"  // the controller decides
 )
 
-// Replacement returns when pods are replaced after a change to the workload's templates.
+// Replacement determines when the controller replaces pods after a change to the workload's templates.
 func (w *Workload) Replacement() Replacement {
 	group, kind := w.Object.GroupVersionKind().Group, w.Object.GetKind()
 	text := func(names ...string) string { return kubeedit.Text(w.Object.Object, kubeedit.Fields(names...)) }

@@ -181,8 +181,8 @@ type operation struct {
 	Value json.RawMessage `json:"value,omitempty"`
 }
 
-// replaceFields returns the JSON patch that converts one object to the other. It replaces each top-level field that
-// differs as a whole, usually only the spec. The metadata and the status are not changed.
+// replaceFields returns the JSON patch that converts one object to the other. If a top-level field differs, the patch
+// replaces the entire field; usually, that is only the spec. The metadata and the status are not changed.
 func replaceFields(from, to map[string]any) []operation {
 	var ops []operation
 	for _, name := range slices.Sorted(maps.Keys(to)) {
@@ -193,8 +193,8 @@ func replaceFields(from, to map[string]any) []operation {
 	return ops
 }
 
-// patch changes the object to to if it has not changed since it was read. Testing only the generation allows the
-// object's controller to write the status in the meantime.
+// patch changes the object into the given one (to) if the object has not changed since it was read. Testing only the
+// generation allows the object's controller to write the status in the meantime.
 func (c *Cluster) patch(
 	ctx context.Context, w *Workload, to *unstructured.Unstructured, dryRun bool,
 ) (*unstructured.Unstructured, error) {

@@ -17,10 +17,10 @@ type Preview struct {
 	// Changes describe the edits, one per line: `spec.template.spec.containers[name=main].env[name=LD_PRELOAD].value:
 	// "x" -> "y"`.
 	Changes []string
-	// Notes are notes that the user should see first, such as about GitOps tools that undo the change, pods that are
-	// not replaced, and envFrom.
+	// Notes are notes that the user should see first, such as notes about GitOps tools that undo the change, about pods
+	// that are not replaced, and about envFrom.
 	Notes []string
-	// Replaced determines when pods with the change start.
+	// Replaced determines when pods with the change are started.
 	Replaced Replacement
 	// Preload is the path of the shim in LD_PRELOAD or LD_AUDIT, without other libraries.
 	Preload string

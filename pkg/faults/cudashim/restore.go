@@ -91,8 +91,8 @@ func finishedText(d *Data, how string) string {
 	)
 }
 
-// announcement is an annotation on the ConfigMap while the undo recreates the ConfigMap's owner. If the client dies, it
-// allows the next undo to distinguish this from a deletion by a user.
+// announcement is an annotation on the ConfigMap while the undo recreates the ConfigMap's owner. If the client dies,
+// the annotation allows the next undo to distinguish the recreation from a deletion by a user.
 const announcement = "gpufault.dev/restoring"
 
 func (u Undoer) announce(ctx context.Context, run ledger.Run, d *Data) error {

@@ -26,8 +26,8 @@ type Rollout struct {
 	// Later reports whether waiting is pointless, because pods get the shim only when the next job starts, or when the
 	// user deletes pods or resumes the rollout.
 	Later bool
-	// Held reports whether new pods crash, so that the workload's controller keeps old ones. A rollout with a fault
-	// that is active from the start does not progress further.
+	// Held reports whether the workload's controller keeps old pods because new ones crash. If the fault is active from
+	// the start, the rollout does not progress beyond this point.
 	Held  bool
 	Want  int // desired pods; -1 if unknown for the kind
 	New   int // pods with the shim

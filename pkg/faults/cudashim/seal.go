@@ -15,12 +15,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// annotationSeals is the annotation on a run's ConfigMap with the seals of the undos that the run has recorded,
-// separated by spaces. A user who can write only to the ledger cannot write this annotation.
+// annotationSeals is the annotation on a run's ConfigMap that contains the seals of the undo data that the run has
+// recorded, separated by spaces. A user who can write only to the ledger cannot write this annotation.
 const annotationSeals = "gpufault.dev/seals"
 
-// mostSeals limits the number of seals. A run records its undo again if another client writes first, and only the last
-// ones matter.
+// mostSeals limits the number of seals. A run records its undo data again if another client writes first, and only the
+// most recent seals matter.
 const mostSeals = 16
 
 // configMapKeeper keeps the seals of a run on its ConfigMap, in the workload's namespace.
@@ -31,7 +31,7 @@ type configMapKeeper struct {
 
 var _ seal.Keeper = configMapKeeper{}
 
-// seal returns the seal of the undo.
+// seal returns the seal of the undo data.
 func (d *Data) seal(run string) seal.Seal { return seal.Of(run, d.Ref(), kubeedit.Encode(d)) }
 
 // Where implements seal.Keeper.

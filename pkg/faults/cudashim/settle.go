@@ -21,14 +21,15 @@ const reverting = "gpufault.dev/reverting"
 // nudgeTime limits the time for annotating all pods before the workload is restored.
 const nudgeTime = 20 * time.Second
 
-// While processes have time to notice that they are disarmed, their pods are annotated at the interval nudgeAgain. At
-// the interval lookAgain, the pods are listed, because the controller has often replaced all of them sooner.
+// While processes have time to notice that they are disarmed, their pods are annotated at the interval nudgeAgain. The
+// pods are listed at the interval lookAgain, because the controller often replaces all of them before that time is
+// over.
 const (
 	nudgeAgain = 2 * time.Second
 	lookAgain  = 400 * time.Millisecond
 )
 
-// ending is the undo's knowledge about the pods running with the shim.
+// ending is what the undo knows about the pods running with the shim.
 type ending struct {
 	undoer       Undoer
 	namespace    string

@@ -14,9 +14,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/kubeedit"
 )
 
-// Shim is the CUDA shim that AddShim adds to an object before it is created. Nothing in the object reveals its purpose:
-// it simulates hardware (a GPU with less memory), and a candidate must neither mistake it for the fault nor find the
-// name of the fault in it.
+// Shim is the CUDA shim that AddShim adds to an object before it is created. Nothing in the object reveals the shim's
+// purpose: the shim simulates hardware (a GPU with less memory), and a candidate must neither mistake the shim for the
+// fault nor find the name of the fault in it.
 type Shim struct {
 	// ConfigMap is the name of the ConfigMap with the libraries and the state, in the object's namespace, such as
 	// "lab-gpu-k7x2".

@@ -16,7 +16,7 @@ type Template struct {
 	// Name distinguishes the templates of an object, such as "worker" or "services.Decode". It is empty for Kubernetes'
 	// own kinds, which have only one.
 	Name string
-	// Path is its path in the object.
+	// Path is the template's path in the object.
 	Path kubeedit.Path
 	// Containers are those into which the shim can be injected, including init containers.
 	Containers []Container
@@ -199,7 +199,7 @@ func wantsGPU(container map[string]any) bool {
 	return false
 }
 
-// wholeGPUs returns the number of nvidia.com/gpu that a container requests.
+// wholeGPUs returns the number of nvidia.com/gpu resources that a container requests.
 func wholeGPUs(container map[string]any) int {
 	for _, kind := range []string{"limits", "requests"} {
 		amount := kubeedit.Map(container, kubeedit.Fields("resources", kind))["nvidia.com/gpu"]

@@ -61,8 +61,8 @@ func (u Undoer) Verify(ctx context.Context, run ledger.Run, step ledger.Step) er
 	return err
 }
 
-// read returns a step's undo after checking it. sealed reports whether the run's ConfigMap contains the undo's seal. An
-// undo without a seal is never executed.
+// read returns a step's undo data after checking it. sealed reports whether the run's ConfigMap contains the data's
+// seal. Undo data without a seal is never used.
 func (u Undoer) read(ctx context.Context, run ledger.Run, step ledger.Step) (d *Data, sealed bool, err error) {
 	d, err = ReadData(step)
 	switch {
@@ -123,8 +123,9 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	return state, said + left, nil
 }
 
-// unsealed returns the result for a record without a seal: an earlier undo was interrupted before it could record that
-// it had finished, nothing was changed, or another client wrote the record. It changes nothing.
+// unsealed returns the result for a record without a seal. The possible reasons are that an earlier undo was
+// interrupted before it could record that it had finished, that nothing was changed, or that another client wrote the
+// record. unsealed changes nothing.
 func (u Undoer) unsealed(ctx context.Context, run ledger.Run, d *Data) (ledger.State, string, error) {
 	w := d.workload()
 	now, err := u.Cluster.resource(w).Get(ctx, d.Name, metav1.GetOptions{})

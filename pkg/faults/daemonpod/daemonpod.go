@@ -3,11 +3,11 @@
 //
 // The copy becomes the DaemonSet's own pod: it gets the labels and the owner of the original while the original is
 // terminating. The DaemonSet's controller does not count a pod that is being deleted, so it treats the copy as the
-// node's pod and creates no other. If it has created one anyway, the copy is older, and the controller keeps the oldest
-// pod (podsShouldBeOnNode in Kubernetes' pkg/controller/daemon/daemon_controller.go). The node therefore always has a
-// pod of the DaemonSet, and deleting the copy undoes the change. This also happens without this tool: the kubelet
-// terminates the copy when the TTL expires (activeDeadlineSeconds), and the controller replaces it when the DaemonSet
-// changes.
+// node's pod and creates no other. If the controller has already created another pod, the copy is older, and the
+// controller keeps the oldest pod (podsShouldBeOnNode in Kubernetes' pkg/controller/daemon/daemon_controller.go). The
+// node therefore always has a pod of the DaemonSet, and deleting the copy undoes the change. The change is undone even
+// without this tool: the kubelet terminates the copy when the TTL expires (activeDeadlineSeconds), and the controller
+// replaces the copy when the DaemonSet changes.
 package daemonpod
 
 import (
@@ -85,7 +85,8 @@ type undo struct {
 	Taints Published `json:"taints,omitempty"`
 }
 
-// Annotations on the copy: the mark of the seal, whether it is the DaemonSet's pod, and whether it may start.
+// Annotations on the copy: the mark of the seal, whether the copy is the DaemonSet's pod, and whether the copy may
+// start.
 const (
 	annotationSeal  = "gpufault.dev/seal"
 	annotationOwned = "gpufault.dev/owned"
@@ -193,9 +194,9 @@ func (r *Replacement) copy(run ledger.Run, u undo) (*corev1.Pod, error) {
 // the time that the original may take to terminate.
 const gateSeconds = 60
 
-// addGate adds the init container in which the copy waits until it may start. If it is never allowed to start, because
-// the client was killed, it starts on its own, but only as the DaemonSet's pod: a node without the program would be
-// worse than one with an idle shim, and two instances would be worse than none.
+// addGate adds the init container in which the copy waits until it may start. If the copy is never allowed to start,
+// because the client was killed, it starts on its own, but only if it has become the DaemonSet's pod: a node without
+// the program would be worse than one with an idle shim, and two instances would be worse than none.
 func addGate(spec *corev1.PodSpec, image string, pull corev1.PullPolicy, seconds int64) {
 	file := func(name, annotation string) corev1.DownwardAPIVolumeFile {
 		return corev1.DownwardAPIVolumeFile{
@@ -307,7 +308,7 @@ func (r *Replacement) unchanged(ctx context.Context) error {
 	return nil
 }
 
-// create creates the copy and its ConfigMap, which is deleted with it.
+// create creates the copy and its ConfigMap. The ConfigMap is deleted together with the copy.
 func (r *Replacement) create(ctx context.Context, pod *corev1.Pod, data map[string][]byte) (*corev1.Pod, error) {
 	options := metav1.CreateOptions{FieldManager: ledger.ManagedBy}
 	made, err := r.Client.CoreV1().Pods(pod.Namespace).Create(ctx, pod, options)
@@ -346,9 +347,9 @@ func (r *Replacement) takeOver(ctx context.Context, pod *corev1.Pod, made time.T
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("delete pod %s: %w", r.Original.Name, err)
 	}
-	// Do this immediately: when the original has terminated, the controller would create its own pod. The copy would
-	// then also have to wait until that pod has terminated, for its full grace period if it receives the signal before
-	// it can handle it.
+	// Do this immediately: otherwise, once the original has terminated, the controller creates its own pod. The copy
+	// would then have to wait until that pod has terminated as well, which takes its full grace period if it receives
+	// the signal before it can handle it.
 	labels := maps.Clone(r.Original.Labels)
 	delete(labels, ledger.LabelRun)
 	yes := true
@@ -361,7 +362,8 @@ func (r *Replacement) takeOver(ctx context.Context, pod *corev1.Pod, made time.T
 	if err != nil {
 		return nil, err
 	}
-	// Neither the original nor a pod that the controller has created anyway may run at the same time as the copy.
+	// Neither the original nor a pod that the controller has created in the meantime may run at the same time as the
+	// copy.
 	if err := r.gone(ctx, func(p *corev1.Pod) bool { return p.UID != pod.UID }); err != nil {
 		return nil, err
 	}

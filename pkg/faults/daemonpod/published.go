@@ -72,8 +72,8 @@ func (p Published) await(ctx context.Context, client kubernetes.Interface, node 
 	})
 }
 
-// Published returns the devices that DRA drivers currently publish for the node. It returns none if the copy does not
-// belong to a DRA driver.
+// Published returns the devices that DRA drivers currently publish for the node. It returns no devices if the copy does
+// not belong to a DRA driver.
 func (c Copy) Published(ctx context.Context) (Published, error) {
 	if !c.DRA {
 		return nil, nil

@@ -160,8 +160,8 @@ func (u undo) made(run, node string, pod *corev1.Pod) bool {
 
 func (u Undoer) timeout() time.Duration { return cmp.Or(u.Timeout, podTimeout) }
 
-// successor waits for the DaemonSet's own pod on the node, and returns its name. The name is empty if there is none
-// because the DaemonSet or the node no longer exists, or the DaemonSet no longer matches the node.
+// successor waits for the DaemonSet's own pod on the node, and returns the pod's name. The name is empty if no such pod
+// will be created, because the DaemonSet or the node no longer exists, or the DaemonSet no longer matches the node.
 func (u Undoer) successor(ctx context.Context, step ledger.Step, node string, d undo) (name string, err error) {
 	if ds, err := u.daemonSet(ctx, d); ds == nil || err != nil {
 		return "", err

@@ -100,7 +100,7 @@ func held(pod *corev1.Pod) string {
 }
 
 // wants reports whether the DaemonSet creates a pod for a node that has none, because it selects the node and tolerates
-// its taints. Kubernetes' own taints, such as that of a cordon, are tolerated by all DaemonSets.
+// its taints. All DaemonSets tolerate Kubernetes' own taints, such as the taint of a cordoned node.
 func wants(ds *appsv1.DaemonSet, node *corev1.Node) bool {
 	spec := ds.Spec.Template.Spec
 	matches, err := nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: spec}).Match(node)
@@ -129,7 +129,7 @@ func reason(pod *corev1.Pod) string {
 	return string(pod.Status.Phase)
 }
 
-// gone waits until no pod of the DaemonSet on the node satisfies which.
+// gone waits until no pod of the DaemonSet on the node satisfies the predicate (which).
 func (r *Replacement) gone(ctx context.Context, which func(*corev1.Pod) bool) error {
 	return poll(ctx, podTimeout, func(ctx context.Context) (bool, string, error) {
 		pods, err := podsOf(ctx, r.Client, r.DaemonSet.Namespace, string(r.DaemonSet.UID), r.Node)

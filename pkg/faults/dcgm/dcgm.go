@@ -1,5 +1,5 @@
 // Package dcgm injects XIDs into the cache of DCGM's host engine on a node, with dcgmi in the engine's own pod. Only
-// readers of this engine see them: an exporter that is connected to it, health watches, and policies.
+// clients of this engine see the XIDs: an exporter that is connected to it, health watches, and policies.
 //
 // dcgmi's arguments and output are taken from DCGM's source (dcgmi/DcgmiTest.cpp, DeviceMonitor.cpp and Query.cpp in
 // DCGM 4, commit 72fa3fe). They have not been tested with DCGM itself.
@@ -124,7 +124,8 @@ func (e Engine) find(ctx context.Context, node string) (*corev1.Pod, map[string]
 			if facts.ComponentOf(pod.Labels, &pod.Spec) != component {
 				continue
 			}
-			// The exit code is 223 if a module is disabled, with a complete list (KempnerInstitute/kempnerpulse#15).
+			// If a module is disabled, the exit code is 223 even though the list is complete
+			// (KempnerInstitute/kempnerpulse#15).
 			out, err := e.dcgmi(ctx, pod, "discovery", "-l")
 			if known := parseGPUs(out); len(known) > 0 {
 				return pod, known, nil
@@ -155,7 +156,7 @@ func (e Engine) podsOn(ctx context.Context, node string) ([]corev1.Pod, error) {
 	}), nil
 }
 
-// last returns the last XID of a GPU, or 0 if the engine knows none.
+// last returns the last XID of a GPU, or 0 if the engine has not recorded one.
 func (e Engine) last(ctx context.Context, pod *corev1.Pod, id uint16) (int, error) {
 	out, err := e.dcgmi(ctx, pod, "dmon", "-e", field, "-i", strconv.Itoa(int(id)), "-c", "1")
 	if xid, ok := parseXID(out, id); ok {

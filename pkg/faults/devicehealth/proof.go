@@ -23,7 +23,7 @@ const (
 	// every 10 s.
 	statusTimeout = time.Minute
 	// podTimeout is how long to wait for the kubelet to report the health of devices in a pod's status, after the
-	// node's status has changed. If the feature gate ResourceHealthStatus is disabled, it never does.
+	// node's status has changed. If the feature gate ResourceHealthStatus is disabled, the kubelet never reports it.
 	podTimeout = 15 * time.Second
 	pollEvery  = 100 * time.Millisecond
 	// podPollEvery is longer, because each poll lists all pods on the node.
@@ -88,7 +88,7 @@ func awaitAllocatable(
 }
 
 // podsShow waits until the statuses of the pods that hold failed devices show the devices' health. It returns the
-// devices of each pod that does, and the names of the others. The error comes from the API server.
+// devices of each pod whose status shows it, and the names of the other pods. The error comes from the API server.
 func (in *Injection) podsShow(
 	ctx context.Context, nodeName string, failed api.FailedDevices,
 ) (shown, missing []string, err error) {
@@ -113,7 +113,7 @@ func (in *Injection) podsShow(
 }
 
 // statuses returns the failed devices that pod statuses show as unhealthy, and the names of the pods that hold failed
-// devices but do not show them.
+// devices but whose statuses do not show this.
 func statuses(pods []corev1.Pod, failed api.FailedDevices) (shown, missing []string) {
 	for _, pod := range pods {
 		if !slices.Contains(failed.Pods, string(pod.UID)) {

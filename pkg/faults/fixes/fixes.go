@@ -141,9 +141,9 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 
 // RestartPod returns the change that deletes the device plugin's pod on a node that advertises no GPU, so that its
 // DaemonSet recreates the pod. The change cannot be undone. It is verified when a new pod on the node is ready and the
-// node advertises GPUs, which is checked at the interval every. It does not reduce the capacity of the node. RestartPod
-// checks whether a restart can help. The change repeats this check before it deletes the pod, because the user may take
-// time to confirm.
+// node advertises GPUs; these conditions are checked at the interval every. The change does not reduce the capacity of
+// the node. RestartPod checks whether a restart can help. The change repeats this check before it deletes the pod,
+// because the user may take time to confirm.
 func RestartPod(
 	ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, every time.Duration,
 ) (fault.Change, error) {
@@ -179,7 +179,8 @@ func RestartPod(
 	}, nil
 }
 
-// restartHelps returns an error if a restart would not help, or would not recreate the same pod.
+// restartHelps returns an error if a restart would not help, or if the deleted pod would not be recreated in the same
+// form.
 func restartHelps(
 	ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, owner *metav1.OwnerReference,
 ) error {

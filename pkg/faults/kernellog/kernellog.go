@@ -24,7 +24,7 @@ type Pod interface {
 	// Inspect reads information about the node.
 	Inspect(ctx context.Context, what api.Inspect) (*api.Info, error)
 	// WriteKmsg writes records and returns those that were read back from the log. If it returns an error, the returned
-	// records are the first of those to write. It calls each with the records as they are verified.
+	// records are the first ones of what. It calls each with the records as they are verified.
 	WriteKmsg(ctx context.Context, what api.WriteKmsg, each func([]api.WrittenKmsg)) ([]api.WrittenKmsg, error)
 	// BuildModule builds the kernel module. WriteModule is like WriteKmsg, but writes through the module. RemoveModule
 	// unloads the module if its run has left it loaded.
@@ -74,7 +74,7 @@ type Result struct {
 // Complete reports whether every record was read back.
 func (r *Result) Complete() bool { return len(r.Records) > 0 && len(r.Written) == len(r.Records) }
 
-// Result returns the result for a node, or nil if the run did not reach it.
+// Result returns the result for a node, or nil if the run did not get as far as this node.
 func (in *Injection) Result(nodeName string) *Result {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -142,7 +142,7 @@ func (in *Injection) apply(
 		return pod.WriteKmsg(ctx, api.WriteKmsg{Records: result.request()}, each)
 	})
 	if nothingWritten(err) {
-		// Best effort: if it fails, the record still shows that the log may contain the lines, which is safe.
+		// Best effort: if this fails, the record still shows that the log may contain the lines, which is safe.
 		_ = r.Save(ctx, func(s *ledger.Step) { s.Detail = nil })
 	}
 	return result.evidence(), err
@@ -157,7 +157,7 @@ func (r *Result) request() []api.KmsgRecord {
 	return records
 }
 
-// unwritten returns the undo for records in a log, which is permanent.
+// unwritten returns the undo for records in a log. It is marked as permanent.
 func unwritten() ledger.Undo { return ledger.Undo{Kind: UndoKind, Permanent: true} }
 
 func (in *Injection) write(

@@ -47,7 +47,7 @@ func (c *Creation) Change(action string) fault.Change {
 	return fault.Change{Target: c.target(), Action: action, Undo: ledger.Undo{Kind: UndoKind}, Apply: c.apply}
 }
 
-// target returns the target that two runs must not use at the same time.
+// target returns the target that two runs must not change at the same time.
 func (c *Creation) target() ledger.Target {
 	if c.Target != (ledger.Target{}) || len(c.Objects) == 0 {
 		return c.Target
@@ -103,8 +103,8 @@ func (c *Creation) prepare() ([]*unstructured.Unstructured, *Data, error) {
 	return manifests, d, errors.Join(problems...)
 }
 
-// Check returns the errors that the change would cause. It is for use in Plan.Checks and changes nothing. The API
-// server validates an object in a namespace that does not exist yet only when the object is created.
+// Check returns the errors that the change would cause. It is for use in Plan.Checks and changes nothing. If the
+// namespace does not exist yet, the API server validates an object only when the object is created.
 func (c *Creation) Check(ctx context.Context) error {
 	manifests, d, err := c.prepare()
 	if err != nil {
@@ -224,10 +224,12 @@ func (c *Creation) create(
 	return ledger.Evidence{Source: o.String(), Time: time.Now().UTC(), Text: "created, uid " + o.UID}, err
 }
 
-// accountTimeout limits the time until a new namespace has its default service account. It usually takes 10 ms.
+// accountTimeout limits the time until a new namespace has its default service account. The account is usually created
+// within 10 ms.
 const accountTimeout = 15 * time.Second
 
-// awaitAccount waits for the service account that every pod needs. Pods created earlier are rejected.
+// awaitAccount waits for the service account that every pod needs. The API server rejects pods that are created before
+// the account.
 func (c *Creation) awaitAccount(ctx context.Context, namespace string) error {
 	accounts := c.Dynamic.Resource(
 		schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"},
@@ -245,7 +247,7 @@ func (c *Creation) awaitAccount(ctx context.Context, namespace string) error {
 	return nil
 }
 
-// Permissions returns the permissions that the creation and its undo need.
+// Permissions returns the permissions for creating the objects and undoing the creation.
 func (c *Creation) Permissions() ([]fault.Permission, error) {
 	_, d, err := c.prepare()
 	if err != nil {

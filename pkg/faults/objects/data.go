@@ -12,15 +12,15 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// Data is the undo in ledger.Undo.Data: names, hashes and, for a patch, the previous and new values.
+// Data is the undo data in ledger.Undo.Data: names, hashes and, for a patch, the previous and new values.
 type Data struct {
 	// Created are the objects that the step creates.
 	Created []Object `json:"created,omitempty"`
 	// Patched is the object that the step patches. Edits are the changes.
 	Patched *Object         `json:"patched,omitempty"`
 	Edits   []kubeedit.Edit `json:"edits,omitempty"`
-	// Ownership contains the owners of the patched fields, so that the undo can restore them. It is nil if it was too
-	// large.
+	// Ownership contains the owners of the patched fields, so that the undo can restore the owners. It is nil if it was
+	// too large.
 	Ownership *Ownership `json:"ownership,omitempty"`
 	// Sealed reports whether a ClusterRole keeps the seal of this data.
 	Sealed bool `json:"sealed,omitempty"`
@@ -33,7 +33,7 @@ const (
 	maxOwnership = 16 << 10 // bytes
 )
 
-// ReadData returns the undo of a step. It returns nil without an error if the step has not changed anything yet.
+// ReadData returns the undo data of a step. It returns nil without an error if the step has not changed anything yet.
 func ReadData(step ledger.Step) (*Data, error) {
 	if len(step.Undo.Data) == 0 {
 		return nil, nil
@@ -81,7 +81,8 @@ func (d *Data) objects() []Object {
 	return d.Created
 }
 
-// check returns an error for objects that neither a Creation nor a Patching may change.
+// check returns an error if the data contains an object that a Creation or a Patching is not allowed to create or
+// change.
 func (d *Data) check(ledgerNamespace string) error {
 	ledgerNamespace = cmp.Or(ledgerNamespace, ledger.DefaultNamespace)
 	for _, o := range d.Created {
@@ -103,8 +104,8 @@ func (d *Data) check(ledgerNamespace string) error {
 	return nil
 }
 
-// Objects returns the objects that a step created or patched, and the object that keeps its seal. It returns none for
-// steps of other kinds, and for steps that have not changed anything yet.
+// Objects returns the objects that a step created or patched, and the object that keeps its seal. It returns no objects
+// for steps of other kinds, and for steps that have not changed anything yet.
 func Objects(run ledger.Run, step ledger.Step) []Object {
 	if step.Undo.Kind != UndoKind {
 		return nil

@@ -26,7 +26,7 @@ const (
 	migResources  = "nvidia.com/mig-" // the prefix; the rest is the profile
 )
 
-// clusterKinds are the cluster-scoped kinds that may be created and patched, with their groups. Others affect all
+// clusterKinds are the cluster-scoped kinds that may be created and patched, with their groups. Other kinds affect all
 // users' objects (webhooks, CustomResourceDefinitions, APIServices), or represent hardware and data.
 var clusterKinds = map[string]string{
 	"Namespace": "", "ClusterRole": groupRBAC, "ClusterRoleBinding": groupRBAC, "RuntimeClass": "node.k8s.io",
@@ -120,8 +120,8 @@ var nodeFields = []kubeedit.Path{
 	kubeedit.Fields("spec", "taints"), kubeedit.Fields("spec", "unschedulable"),
 }
 
-// isNodeGPUs reports whether a path in a Node's status is the number of its GPUs or MIG devices, which exercises
-// simulate.
+// isNodeGPUs reports whether a path in a Node's status is the number of the Node's GPUs or MIG devices, because
+// exercises may simulate that number.
 func isNodeGPUs(path kubeedit.Path) bool {
 	return len(path) == 3 && path[0].Field == fieldStatus &&
 		(path[1].Field == "capacity" || path[1].Field == "allocatable") &&

@@ -9,8 +9,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// deleteNamespaces starts deleting the namespaces of the run's other steps. Each deletion takes seconds, so they run at
-// the same time. The steps themselves wait for the deletion and report errors.
+// deleteNamespaces starts deleting the namespaces of the run's other steps. The deletions run at the same time, because
+// each one takes seconds. The steps themselves wait for the deletion and report errors.
 func (u undoing) deleteNamespaces(ctx context.Context) {
 	if u.run.Phase == ledger.Planned || u.run.Phase == ledger.Applying { // only this step is being undone, not the run
 		return

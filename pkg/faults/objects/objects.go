@@ -1,15 +1,13 @@
 // Package objects creates and patches any Kubernetes objects as changes of a fault.Plan. It uses neutral names, so that
 // the changes look as if a user had made them with kubectl.
 //
-// Each created object has a mark as the value of the label app.kubernetes.io/instance: a hash of the run, the step, the
-// kinds, names and contents of all objects of the step, and the object's own name, so that the marks do not show which
-// objects belong together. The list of objects is in the ledger before the first object exists, so the client may die
-// at
-// any time: an object with a name on the list and the corresponding mark was created by this step. The mark is the
-// step's
-// seal on the object (pkg/seal): a user who can write only the ledger can put any name into a record, but cannot set a
-// mark on an object. For objects without a mark (a patched object, an object whose label the candidate removed), a
-// ClusterRole keeps the seal.
+// Each created object has a mark as the value of the label app.kubernetes.io/instance. The mark is a hash of the run,
+// the step, the kinds, names and contents of all objects of the step, and the object's own name, so that the marks do
+// not show which objects belong together. The list of objects is in the ledger before the first object exists, so the
+// client may die at any time: an object with a name on the list and the corresponding mark was created by this step.
+// The mark is the step's seal on the object (pkg/seal): a user who can write only the ledger can put any name into a
+// record, but cannot set a mark on an object. For objects without a mark (a patched object, or an object whose label
+// the candidate removed), a ClusterRole keeps the seal.
 package objects
 
 import (
@@ -27,7 +25,7 @@ const UndoKind = "objects"
 // LabelInstance is the label of created objects whose value is the mark.
 const LabelInstance = "app.kubernetes.io/instance"
 
-// Field managers with the same names as those of kubectl.
+// Field managers with the same names as those that kubectl uses.
 const (
 	ManagerCreate = "kubectl-create"
 	ManagerPatch  = "kubectl-patch"
@@ -88,7 +86,8 @@ func (o Object) is(live *unstructured.Unstructured) bool {
 	return live.GroupVersionKind() == schema.GroupVersionKind{Group: o.Group, Version: o.Version, Kind: o.Kind}
 }
 
-// seal returns the seal of a step's undo. It covers everything except UIDs, which are known only after the creation.
+// seal returns the seal of a step's undo data. It covers everything except UIDs, which are known only after the objects
+// have been created.
 func (d *Data) seal(run, step string) seal.Seal {
 	plain := Data{Created: make([]Object, len(d.Created)), Patched: d.Patched, Edits: d.Edits, Ownership: d.Ownership}
 	for i, o := range d.Created {
@@ -101,7 +100,7 @@ func (d *Data) seal(run, step string) seal.Seal {
 // mark returns the label of an object that a step creates.
 func (o Object) mark(s seal.Seal) string { return s.Mark(o.Group, o.Resource, o.Namespace, o.Name) }
 
-// keeper returns the keeper of the seals for steps that mark no object.
+// keeper returns the object that keeps the seals of steps that do not mark an object.
 func keeper(client dynamic.Interface) seal.ClusterRoles {
 	return seal.ClusterRoles{Dynamic: client, FieldManager: ManagerCreate, Label: LabelInstance}
 }

@@ -18,16 +18,16 @@ import (
 )
 
 // Ownership contains a patch's changes to the owners of the object's fields (metadata.managedFields). Patches use the
-// field manager of kubectl patch, and a user may have patched the object with kubectl before, so the fields of an entry
-// are the only way to distinguish them.
+// field manager of kubectl patch, and a user may have patched the object with kubectl before, so the user's changes and
+// this patch can be distinguished only by the fields of an entry.
 type Ownership struct {
-	// Lost are the fields that other managers lose.
+	// Lost are the fields that other managers no longer own because of the patch.
 	Lost []kubeedit.Owned `json:"lost,omitempty"`
 	// Gained are the fields, as FieldsV1, that ManagerPatch did not own before, and owns after the patch or its undo.
 	// The undo removes them from ManagerPatch.
 	Gained json.RawMessage `json:"gained,omitempty"`
-	// Own are the fields, as FieldsV1, that ManagerPatch owned and loses because the patch removes them. The undo
-	// returns them to ManagerPatch.
+	// Own are the fields, as FieldsV1, that ManagerPatch owned before and no longer owns because the patch removes
+	// them. The undo returns them to ManagerPatch.
 	Own json.RawMessage `json:"own,omitempty"`
 	// Time is the time at which ManagerPatch last wrote before the patch, and Sum is the hash of the fields that it
 	// owned then. Both are empty if it never wrote.
@@ -121,17 +121,17 @@ func (w *Ownership) validate() error {
 func (w *Ownership) returned(o Object, back restored, now []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
 	ours := o.ours().Is
 	before, after := back.before.GetManagedFields(), back.now.GetManagedFields()
-	// The undo itself took removed values that nobody owned, and values that another client took over in a list that is
-	// owned as a whole. Only the client that restored the values knows this. If it died, its successor has only the
-	// record.
+	// The undo itself became the owner of removed values that had no owner, and of values that another client took over
+	// in a list that is owned as a whole. Only the client that restored the values knows this. If that client died, its
+	// successor has only the record.
 	own := kubeedit.ParseFields(w.Own)
 	gives := kubeedit.OwnedFields(after, ours).Difference(kubeedit.OwnedFields(before, ours)).Difference(own).
 		Union(kubeedit.ParseFields(w.Gained))
 	owners := kubeedit.Lost(before, after, ours)
 	taken := fieldsOf(owners)
-	// A value that stays belongs to its writer, even if the writer used kubectl's name.
+	// A value that remains in the object belongs to the client that wrote it, even if that client used kubectl's name.
 	lost := fieldsOf(w.Lost)
-	// A restored element has fields that nobody owned, such as defaults.
+	// A restored element contains fields that had no owner, such as defaults.
 	gives = gives.Union(kubeedit.FieldsOfElements(kubeedit.OwnedFields(now, ours), lost).Difference(own))
 	for _, e := range back.theirs {
 		gives = gives.Difference(kubeedit.FieldsBelow(gives, e.Path))
@@ -144,7 +144,7 @@ func (w *Ownership) returned(o Object, back restored, now []metav1.ManagedFields
 	if !changed {
 		return nil
 	}
-	// The API server ignores a change that affects only times, but stores it together with others.
+	// The API server ignores a change that affects only timestamps, but stores it together with other changes.
 	for i, entry := range entries {
 		if w.Time != nil && ours(entry) && kubeedit.SumFields(kubeedit.OwnedFields(entries, ours)) == w.Sum {
 			entries[i].Time = w.Time
@@ -161,16 +161,17 @@ func fieldsOf(owners []kubeedit.Owned) *fieldpath.Set {
 	return fields
 }
 
-// giveBack returns fields whose values were restored to their previous owners. This requires a separate write, because
-// a client owns the values that it writes. If this write is lost, the next undo repeats it. giveBack returns a message
-// for the user.
+// giveBack returns fields, whose values have been restored, to their previous owners. This requires a separate write,
+// because a client owns the values that it writes. If this write is lost, the next undo repeats it. giveBack returns a
+// message for the user.
 func (u undoing) giveBack(ctx context.Context, o Object, back restored) (string, error) {
 	w := u.data.Ownership
 	if w == nil || back.now == nil {
 		return "", nil
 	}
 	plain := o
-	// metadata.managedFields can be written only through the object itself, but contains the entries of subresources.
+	// metadata.managedFields can be written only through the object itself, even though it also contains the entries of
+	// subresources.
 	plain.Subresource = ""
 	verified := false
 	now := back.now

@@ -135,7 +135,8 @@ func (p *Patching) preview(
 	return before, after, edits, nil
 }
 
-// Attempts of a patch that conflicts with other clients. Many clients write to Nodes.
+// Number of attempts, and the pause between them, for a patch that conflicts with other clients. Many clients write to
+// Nodes.
 const (
 	attempts     = 20
 	attemptPause = 50 * time.Millisecond
@@ -183,8 +184,8 @@ func (p *Patching) apply(ctx context.Context, r fault.Recorder) ([]ledger.Eviden
 	}
 }
 
-// record saves the undo in the ledger, keeps its seal, and returns the undo. If the ledger has no room for the owners
-// of the fields, the undo restores only the values.
+// record saves the undo data in the ledger, and keeps and returns the seal of the data. If the ledger has no room for
+// the owners of the fields, the undo restores only the values.
 func (p *Patching) record(ctx context.Context, r fault.Recorder, run ledger.Run, d *Data) (seal.Seal, error) {
 	step := ""
 	save := func() error {
@@ -273,7 +274,7 @@ func brief(text json.RawMessage) string {
 	return string(text)
 }
 
-// Permissions returns the permissions that the patch and its undo need.
+// Permissions returns the permissions for the patch and its undo.
 func (p *Patching) Permissions() ([]fault.Permission, error) {
 	o, err := p.object()
 	if err != nil {

@@ -21,7 +21,7 @@ type Undoer struct {
 	// LedgerNamespace is a namespace in which nothing is undone. Empty means ledger.DefaultNamespace.
 	LedgerNamespace string
 	// Successors enables deleting objects that replaced created ones under the same name, because a candidate may have
-	// recreated an object with immutable fields. Otherwise, they are kept and reported.
+	// recreated an object with immutable fields. If it is false, such objects are kept and reported.
 	Successors bool
 	// Wait is the timeout for deletions. Zero means DefaultWait.
 	Wait time.Duration
@@ -97,7 +97,7 @@ func (u Undoer) Verify(ctx context.Context, run ledger.Run, step ledger.Step) er
 	return one.checkSeal(ctx, *d.Patched, back)
 }
 
-// read returns a step's undo after checking it. It returns nil if the step has not changed anything yet.
+// read returns a step's undo data after checking it. It returns nil if the step has not changed anything yet.
 func (u Undoer) read(step ledger.Step) (*Data, error) {
 	d, err := ReadData(step)
 	switch {
@@ -135,7 +135,7 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	return one.created(ctx)
 }
 
-// undoing is the undo of one step.
+// undoing is the process of undoing one step.
 type undoing struct {
 	Undoer
 	run    ledger.Run
@@ -145,8 +145,8 @@ type undoing struct {
 	report func(string)
 }
 
-// goes reports whether the run created a namespace and the namespace is still the same or no longer exists, so its
-// objects are deleted with it.
+// goes reports whether a namespace's objects are deleted together with the namespace. This is the case if the run
+// created the namespace, and the namespace is still the same one or no longer exists.
 func (u undoing) goes(ctx context.Context, namespace string) (bool, error) {
 	instance, made := namespaces(u.run)[namespace]
 	if !made {

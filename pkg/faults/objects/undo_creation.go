@@ -114,7 +114,7 @@ func (u undoing) delete(ctx context.Context, o Object, trusted bool) (uid types.
 	if err != nil && !apierrors.IsNotFound(err) && !(o.isNamespace() && apierrors.IsConflict(err)) {
 		return "", "", fmt.Errorf("delete %s: %w", o, err)
 	}
-	// Do not do this in a namespace that was just recreated.
+	// Do not shorten the grace periods in a namespace that was just recreated.
 	if o.isNamespace() && (err == nil || live.GetDeletionTimestamp() != nil) {
 		u.hurry(ctx, o.Name)
 	}

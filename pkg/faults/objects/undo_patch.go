@@ -64,7 +64,7 @@ type restored struct {
 	state ledger.State
 	said  string
 	// before is the object as read, and now is the object with the restored values. They are the same if no value was
-	// restored. Both are nil if the object is not the patched one.
+	// restored. Both are nil if the object is not the one that was patched.
 	before, now *unstructured.Unstructured
 	// theirs are the edits whose values have been changed by other clients.
 	theirs []kubeedit.Edit
@@ -106,8 +106,8 @@ func (u undoing) takeBack(ctx context.Context, o Object) (restored, error) {
 	return one, nil
 }
 
-// withoutOurs returns a copy of an object in which the edits are reverted, the edits that were reverted, and those
-// whose values other clients have changed.
+// withoutOurs returns a copy of an object with the edits reverted. It also returns the edits that were reverted (back),
+// and the edits whose values other clients have changed (theirs).
 func (d *Data) withoutOurs(
 	live *unstructured.Unstructured,
 ) (desired *unstructured.Unstructured, back, theirs []kubeedit.Edit) {

@@ -25,7 +25,7 @@ const (
 	// programName is the program's file name, and therefore the name of its process in the driver's line.
 	programName = "gpufault-crash"
 	programDir  = "/gpufault"
-	// nobody is the user that runs the program. It needs no privileges, because the driver's device files are
+	// nobody is the user that runs the program. The program needs no privileges, because the driver's device files are
 	// accessible to all users.
 	nobody = 65534
 )

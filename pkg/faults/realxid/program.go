@@ -17,7 +17,7 @@ import (
 // assertion).
 func Codes() []int { return []int{13, 31, 43} }
 
-// errorsOf returns the errors that CUDA may report to a process for what the program does.
+// errorsOf returns the errors that CUDA may report to the program when it causes the given XID.
 func errorsOf(code int) []int {
 	switch code {
 	case 13:
@@ -56,8 +56,8 @@ func (e *ProgramError) Error() string {
 // maxText is the maximum length of the program's text in an error, in bytes.
 const maxText = 300
 
-// clean sanitizes text from the container for messages. It may contain anything, because the image and the driver's
-// library are not part of this tool.
+// clean sanitizes text from the container for messages. The text may contain anything, because the image and the
+// driver's library are not part of this tool.
 func clean(text string) string {
 	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "?"),
 		func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")
@@ -70,8 +70,8 @@ func clean(text string) string {
 // prefix is the prefix of the program's line.
 const prefix = "gpufault "
 
-// ParseOutcome parses the program's termination message for an XID. It returns a *ProgramError if the program reports
-// one.
+// ParseOutcome parses the termination message of the program that causes the given XID. It returns a *ProgramError if
+// the message contains the reason why the program caused no error.
 func ParseOutcome(message string, code int) (Outcome, error) {
 	for line := range strings.Lines(message) {
 		text, ours := strings.CutPrefix(strings.TrimSpace(line), prefix)
@@ -121,7 +121,7 @@ func parseResult(words []string) (Outcome, error) {
 	return Outcome{XID: int(code), Error: int(cudaError), GPU: gpu, PCI: pci}, nil
 }
 
-// check returns an error unless the outcome matches what programs see of the XID.
+// check returns an error unless the outcome contains the given XID and a CUDA error that this XID can cause.
 func (o Outcome) check(code int) error {
 	switch {
 	case o.XID != code:

@@ -42,7 +42,8 @@ type Injection struct {
 	Waiting func(*corev1.Pod) (string, error)
 	// Undo deletes the objects of a step.
 	Undo fault.Undoer
-	// Remains changes a step whose objects have been deleted, so that only the driver's line remains in it.
+	// Remains updates a step whose objects have been deleted, so that the driver's line is the only change that remains
+	// in the step.
 	Remains func(*ledger.Step, Result)
 
 	mu      sync.Mutex
@@ -66,7 +67,7 @@ func (in *Injection) Result(nodeName string) (Result, bool) {
 	return result, ok
 }
 
-// Change returns the change to one node. create creates the objects in the spec, after recording their undo.
+// Change returns the change to one node. create creates the objects in the spec, after recording their undo data.
 func (in *Injection) Change(spec Spec, create fault.Change) fault.Change {
 	inner := create.Apply
 	create.Apply = func(ctx context.Context, r fault.Recorder) ([]ledger.Evidence, error) {
@@ -167,7 +168,7 @@ func terminated(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 
 // waiting returns what the pod is waiting for, or an error if it will never run.
 func (in *Injection) waiting(pod *corev1.Pod) (string, error) {
-	// This happens without a container, for example if the device plugin rejects the allocation.
+	// A pod can fail without a container, for example if the device plugin rejects the allocation.
 	if pod.Status.Phase == corev1.PodFailed {
 		return "", errors.New(clean(strings.TrimSpace(pod.Status.Reason + ": " + pod.Status.Message)))
 	}

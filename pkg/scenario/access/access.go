@@ -120,8 +120,8 @@ func clusterRole(name string) rbacv1.RoleRef {
 	return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}
 }
 
-// everywhere returns rules for reading cluster-scoped objects without secrets. They exclude nodes/proxy, which allows
-// running commands in all pods.
+// everywhere returns rules for reading cluster-scoped objects that contain no secrets. The rules exclude nodes/proxy,
+// which allows running commands in all pods.
 func everywhere() []rbacv1.PolicyRule {
 	read := []string{"get", "list", "watch"}
 	return []rbacv1.PolicyRule{
@@ -143,8 +143,7 @@ func everywhere() []rbacv1.PolicyRule {
 	}
 }
 
-// besidesAdmin returns rules that the admin of a namespace lacks: for `kubectl debug POD` and `kubectl top
-// pods`.
+// besidesAdmin returns the rules for `kubectl debug POD` and `kubectl top pods`, which the admin of a namespace lacks.
 func besidesAdmin() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{
@@ -186,9 +185,9 @@ func unstructuredOf(all []runtime.Object) []*unstructured.Unstructured {
 	return converted
 }
 
-// Secure adds the Pod Security label to namespaces in which the candidate is admin. Without it, a user who may create
-// pods can become root on the nodes. The first namespace gets the level privileged if the access has NodeShell;
-// stricter labels of the other namespaces are preserved.
+// Secure adds the Pod Security label to namespaces in which the candidate is admin. Without the label, a user who may
+// create pods can become root on the nodes. The first namespace gets the privileged level if the access has NodeShell;
+// stricter labels on the other namespaces are preserved.
 func Secure(objects []*unstructured.Unstructured, a scenario.Access) {
 	for _, o := range objects {
 		at := slices.Index(a.Namespaces, o.GetName())
@@ -210,8 +209,8 @@ func Secure(objects []*unstructured.Unstructured, a scenario.Access) {
 }
 
 // Permissions returns the permissions that the trainer needs to create Objects and Kubeconfig. A trainer who is not a
-// cluster administrator also needs bind and escalate, unless they have all permissions that they grant: the API server
-// prevents privilege escalation.
+// cluster administrator also needs bind and escalate, unless the trainer already has all the permissions that the
+// objects grant, because the API server prevents privilege escalation.
 func Permissions(id string, a scenario.Access) []fault.Permission {
 	namespace, _ := Account(id)
 	all := []fault.Permission{

@@ -22,11 +22,12 @@ import (
 const (
 	// shortest is the shortest lifetime of a token that the API server issues.
 	shortest = 10 * time.Minute
-	// extended is a lifetime in seconds that the API server assumes for a pod's token, which it extends to a year.
-	// https://github.com/kubernetes/kubernetes/blob/master/pkg/serviceaccount/claims.go,
+	// extended is the lifetime, in seconds, by which the API server recognizes a pod's token, which it extends to a
+	// year. https://github.com/kubernetes/kubernetes/blob/master/pkg/serviceaccount/claims.go,
 	// WarnOnlyBoundTokenExpirationPeriod
 	extended = 60*60 + 7
-	// tolerated is the maximum deviation of a lifetime without a note: clocks differ, and the API server rounds.
+	// tolerated is the maximum deviation of a lifetime that needs no note, because clocks differ and the API server
+	// rounds.
 	tolerated = time.Minute
 )
 
@@ -35,13 +36,13 @@ type Issued struct {
 	Kubeconfig []byte
 	// Until is the expiry of the token, according to the API server's clock.
 	Until time.Time
-	// Note explains why the expiry differs from the requested one; empty if it does not.
+	// Note explains why the expiry differs from the requested one. It is empty if they are the same.
 	Note string
 }
 
-// Kubeconfig returns a kubeconfig for the account that expires at until. The token is valid for at least ten minutes,
-// and the API server may choose another lifetime: see Issued.Note. config is the trainer's; only its address and CA are
-// used, not its credentials.
+// Kubeconfig returns a kubeconfig for the exercise's account. The kubeconfig expires at until. Its token is valid for
+// at least ten minutes, and the API server may choose another lifetime: see Issued.Note. config is the trainer's; only
+// the address and the CA in it are used, not the credentials.
 func Kubeconfig(
 	ctx context.Context, client kubernetes.Interface, config *rest.Config, id string, a scenario.Access,
 	until time.Time,

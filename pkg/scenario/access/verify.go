@@ -25,7 +25,7 @@ func Verify(
 ) (notes []string, err error) {
 	own, account := Account(id)
 	subjects := []subject{{own, account}}
-	// A user who can change pods in a namespace can run them as any of its accounts.
+	// A user who can change pods in a namespace can run them as any service account in the namespace.
 	for _, namespace := range slices.Concat(a.Namespaces, a.Shared()) {
 		accounts, err := client.CoreV1().ServiceAccounts(namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {

@@ -23,11 +23,13 @@ type Options struct {
 	// Verify lists the namespaces in which owner references are untrusted, because a candidate may create pods there.
 	// An object only counts as the work of a controller if the controller exists and would have created the object.
 	Verify []string
-	// Since is an earlier baseline, or nil. Annotations that clients have set on nodes are then also stored if the
-	// client had set nothing on any node before. Components of the cluster set the others continuously.
+	// Since is an earlier baseline, or nil. With Since, annotations on nodes are also stored if the client that set
+	// them had set nothing on any node in the earlier baseline. The other annotations are set continuously by
+	// components of the cluster.
 	Since *Baseline
-	// Limit is the number of other objects to store in full. For objects beyond it, only hashes are stored: Diff then
-	// reports which fields differ but not their values, and Get returns only names. Zero means 10,000.
+	// Limit is the number of objects, other than those in Whole, to store in full. Beyond the limit, only hashes are
+	// stored: Diff then reports which fields differ but not their values, and Get returns only names. Zero means
+	// 10,000.
 	Limit int
 	// Parallel is the number of kinds to list concurrently; zero means 8. The client's own rate limit may be stricter.
 	Parallel int
@@ -58,9 +60,10 @@ type object struct {
 	version string
 	// body is the normalized object, or, beyond the limit, only its names and labels.
 	body map[string]any
-	// hashes are the hashes of the fields of an object that is not stored in full; otherwise nil.
+	// hashes are the hashes of the object's fields if the object is not stored in full, and nil otherwise.
 	hashes map[string]string
-	// note is the reason why the object is not what it appears to be, such as a controller's pod; usually "".
+	// note is the reason why the object is not what it appears to be (for example, a controller's pod). It is usually
+	// "".
 	note string
 }
 

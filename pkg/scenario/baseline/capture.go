@@ -22,7 +22,8 @@ import (
 const (
 	defaultLimit    = 10_000
 	defaultParallel = 8
-	// page is the number of objects per request, and patience its timeout: an aggregated API server may not respond.
+	// page is the number of objects per request, and patience is the timeout of a request, because an aggregated API
+	// server may not respond.
 	page     = 500
 	patience = 30 * time.Second
 )
@@ -133,8 +134,8 @@ func (c *capture) readSalt(ctx context.Context) {
 	}
 }
 
-// list stores the objects of a kind. If a continue token expires, as may happen after five minutes on a busy cluster,
-// it starts again without pages.
+// list stores the objects of a kind. If a continue token expires, which may happen after five minutes on a busy
+// cluster, list starts again without pagination.
 func (c *capture) list(ctx context.Context, r resource) error {
 	options := metav1.ListOptions{Limit: page}
 	for {
@@ -209,7 +210,7 @@ func (c *capture) keep(r resource, raw *unstructured.Unstructured) {
 	c.store(k, r, raw)
 }
 
-// store stores an object, which it modifies, if it is worth storing.
+// store stores an object if the object is worth storing. It modifies the object.
 func (c *capture) store(k key, r resource, raw *unstructured.Unstructured) {
 	namespace := k.namespace
 	if r.kind == (schema.GroupKind{Kind: "Namespace"}) {

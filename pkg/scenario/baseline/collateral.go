@@ -8,9 +8,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// Collateral returns the differences that are neither allowed nor in our own objects. If only some fields of a changed
-// object are allowed, the result contains the other fields. In allowed, kind, namespace and name may contain *, as in
-// path.Match; ours may be nil.
+// Collateral returns the differences that are not allowed and do not affect our own objects. If only some fields of a
+// changed object are allowed, the result contains the other fields. In allowed, kind, namespace and name may contain *,
+// as in path.Match; ours may be nil.
 func Collateral(differences []Difference, allowed []scenario.Allowed, ours func(scenario.Ref) bool) []Difference {
 	var left []Difference
 	for _, d := range differences {
@@ -79,7 +79,7 @@ func versionOf(ref scenario.Ref) string {
 }
 
 // fieldAllowed reports whether the field equals or is below one of the fields, in which * matches any name. An empty
-// list allows all fields except for finalizers, with which an object could not be deleted at the end.
+// list allows all fields except for finalizers, because an object with a new finalizer could not be deleted at the end.
 func fieldAllowed(fields []string, field string) bool {
 	if len(fields) == 0 {
 		return field != "metadata.finalizers"

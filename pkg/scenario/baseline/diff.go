@@ -36,8 +36,8 @@ type Difference struct {
 	// Before and After are the shortened old and new values; the values of Secrets are hidden.
 	Before string `json:"before,omitempty"`
 	After  string `json:"after,omitempty"`
-	// Note is the reason why the object is not what it appears to be, such as a controller's pod, or will not remain as
-	// it is. No permission to create or change objects covers such an object.
+	// Note is the reason why the object is not what it appears to be (for example, a controller's pod), or why it will
+	// not remain as it is. No permission to create or change objects covers such an object.
 	Note string `json:"note,omitempty"`
 
 	edits []edit
@@ -159,8 +159,8 @@ func goesByItself(k key, o *object) bool {
 	return isDefaultAccount(k, o)
 }
 
-// comesByItself reports whether an object may be created without user action: a cluster autoscaler creates nodes, which
-// have a providerID.
+// comesByItself reports whether an object may be created without user action. For example, a cluster autoscaler creates
+// nodes, which have a providerID.
 func comesByItself(k key, o *object) bool {
 	if k.kind == nodeKind {
 		return mapAt(o.body, "spec")["providerID"] != nil
@@ -180,8 +180,8 @@ func isDefaultAccount(k key, o *object) bool {
 // scalers are the objects that autoscalers scale, with their bounds.
 type scalers map[key][2]int64
 
-// scaledBy returns the objects that a HorizontalPodAutoscaler in both baselines scales, so that their replicas may
-// change.
+// scaledBy returns the objects that a HorizontalPodAutoscaler in both baselines scales. The replicas of these objects
+// may change.
 func scaledBy(before, after *Baseline) scalers {
 	all := scalers{}
 	for k, o := range before.objects {

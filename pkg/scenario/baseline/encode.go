@@ -17,7 +17,7 @@ const (
 	// part is the maximum number of bytes of a baseline in one Secret: etcd limits an object to 1.5 MiB, and base64
 	// adds a third.
 	part = 700 << 10
-	// most is the maximum size of an uncompressed baseline: several hundred thousand objects.
+	// most is the maximum size of an uncompressed baseline, which is enough for several hundred thousand objects.
 	most   = 512 << 20
 	format = 1
 )

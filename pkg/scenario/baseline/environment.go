@@ -16,11 +16,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// Environments returns the differences with the environment variables compared by their values in the containers. It
+// Environments returns the differences after comparing the environment variables by their values in the containers. It
 // does not matter whether a value is in the template, in a ConfigMap or in a Secret. But a new variable from one of
 // these sources counts like any other: its field is spec.template.spec.containers[main].env[NAME]. References $(NAME)
-// are replaced, and helpers of a changed variable do not count. Only workloads in the given namespaces are compared,
-// which must be stored in full.
+// are replaced, and helpers of a changed variable do not count. Only workloads in the given namespaces, which must be
+// stored in full, are compared.
 func Environments(differences []Difference, before, after *Baseline, namespaces []string) []Difference {
 	for k, was := range before.objects {
 		is := after.objects[k]
@@ -160,8 +160,8 @@ func (b *Baseline) salt() []byte {
 	return []byte(uid)
 }
 
-// host returns a value without the part that a resolver adds itself, if it is the longer DNS name of a Service in the
-// namespace: NAME.NAMESPACE, NAME.NAMESPACE.svc or NAME.NAMESPACE.svc.cluster.local.
+// host returns a value without the part that a resolver adds itself, if the value is the longer DNS name of a Service
+// in the namespace: NAME.NAMESPACE, NAME.NAMESPACE.svc or NAME.NAMESPACE.svc.cluster.local.
 func (b *Baseline) host(namespace, value string) string {
 	name, domain, _ := strings.Cut(value, "."+namespace)
 	service := key{schema.GroupKind{Kind: "Service"}, namespace, name}
@@ -197,9 +197,9 @@ var read = regexp.MustCompile(`^(_?LD_|GCONV_|LOCPATH|MALLOC_|GLIBC_|CUDA|NVML_|
 	`PYTHON|TORCH|PYTORCH_|TF_|XLA_|JAX_|TRITON_|TRAIN|CHECKPOINT|LAB_|FRAMEWORK|BASH_|NODE_|JAVA_|PERL|RUBY|GO|` +
 	`SSL_|HTTP|XDG_|TMP|TEMP|(PATH|HOME|ENV|IFS|SHELL|USER|PWD)$)`)
 
-// withoutHelpers returns the edits without those of helpers: new variables of a container that another edited variable
-// refers to as $(NAME), such as the directory in LD_LIBRARY_PATH=$(DRIVER_DIR)/lib64. Any program may read any
-// variable, so a helper only contains paths, a number or the value of a Secret, and has a name with no known meaning.
+// withoutHelpers returns the edits except those of helpers. A helper is a new variable of a container to which another
+// edited variable refers as $(NAME), such as DRIVER_DIR in LD_LIBRARY_PATH=$(DRIVER_DIR)/lib64. Any program may read
+// any variable, so a helper contains only paths, a number or the value of a Secret, and its name has no known meaning.
 func withoutHelpers(edits []edit, of *object) []edit {
 	refersTo := map[string][]string{} // the variables that refer to a variable, both as fields
 	spec := mapAt(of.body, "spec", "template", "spec")
@@ -240,7 +240,7 @@ func withoutHelpers(edits []edit, of *object) []edit {
 	return slices.DeleteFunc(slices.Clone(edits), func(e edit) bool { return helps[e.field] })
 }
 
-// mayHelp reports whether an edit adds a variable that can only be meant for other variables.
+// mayHelp reports whether an edit adds a variable whose only use can be in the values of other variables.
 func mayHelp(e edit) bool {
 	value, _ := e.now.(string)
 	at := segments(e.field)

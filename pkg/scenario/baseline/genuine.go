@@ -22,10 +22,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario"
 )
 
-// census is a capture's knowledge of the namespaces in Options.Verify: all their objects, as returned by the API
+// census is what a capture knows about the namespaces in Options.Verify: all their objects, as returned by the API
 // server, and the RuntimeClasses that their pods may use. A user who may create pods there can set any labels and any
-// owner. Therefore, an object is only considered the work of a controller if the controller exists, and would have
-// created the object like this.
+// owner. Therefore, an object is considered the work of a controller only if the controller exists and would have
+// created the object in this form.
 type census struct {
 	objects   map[key]*unstructured.Unstructured
 	byUID     map[types.UID]key
@@ -43,11 +43,12 @@ func (c *census) add(k key, r resource, raw *unstructured.Unstructured) {
 	c.objects[k], c.byUID[raw.GetUID()], c.resources[k.kind] = raw, k, r
 }
 
-// settling is the time in which a doubt may resolve: kinds are listed one after the other, rollouts replace pods, and
-// the pods of a deleted controller exist a little longer.
+// settling is the time in which a doubt may be resolved: kinds are listed one after the other, rollouts replace pods,
+// and the pods of a deleted controller continue to exist for a short time.
 const settling = 4 * time.Second
 
-// deepest is the longest chain of controllers to follow: CronJob, Job, Pod. A candidate may create a cycle.
+// deepest is the maximum length of a chain of controllers to follow (CronJob, Job, Pod), because a candidate may create
+// a cycle.
 const deepest = 3
 
 // mutated is the beginning of notes on pods that an admission webhook may also have changed. See Diff.
@@ -226,7 +227,7 @@ func (c *census) stray(k key, pod *unstructured.Unstructured) string {
 	return strings.Join(by, " and ") + strayed
 }
 
-// selects reports whether a Service or the workload selects pods with these labels.
+// selects reports whether a Service or a workload selects pods with these labels.
 func selects(kind schema.GroupKind, o *unstructured.Unstructured, has map[string]string) bool {
 	switch kind.String() {
 	case "Service":
@@ -290,7 +291,7 @@ var (
 // runtimeClass is the kind of the classes that may add a selector to the pods that use them.
 var runtimeClass = schema.GroupKind{Group: "node.k8s.io", Kind: "RuntimeClass"}
 
-// classSelector returns the labels of nodes that the RuntimeClass of a pod adds to its node selector.
+// classSelector returns the node labels that a pod's RuntimeClass adds to the pod's node selector.
 func (c *census) classSelector(pod *unstructured.Unstructured) map[string]any {
 	name, _ := mapAt(pod.Object, "spec")["runtimeClassName"].(string)
 	class := c.objects[key{kind: runtimeClass, name: name}]

@@ -42,7 +42,8 @@ func hasIdentity(kind schema.GroupKind) bool {
 	}, kind.String())
 }
 
-// derived reports whether a controller created the object from another one, for which differences are reported instead.
+// derived reports whether a controller created the object from another object. Differences are then reported for that
+// other object instead.
 func derived(kind schema.GroupKind, metadata map[string]any) bool {
 	owners, _ := metadata["ownerReferences"].([]any)
 	for _, each := range owners {

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// relabeled returns the first label in which a pod differs from the template of its owner, or "". Labels that the
-// template lacks only count if a Service selects the pod by them: it would not select the next pod.
+// relabeled returns the first label in which a pod differs from the template of its owner, or "". Labels that are not
+// in the template count only if a Service selects the pod by them, because the Service would not select the next pod.
 func (c *census) relabeled(owner, pod *unstructured.Unstructured) string {
 	if mapAt(owner.Object, "spec", "template") == nil {
 		return ""

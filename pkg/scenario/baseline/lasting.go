@@ -16,11 +16,12 @@ import (
 	"k8s.io/utils/dump"
 )
 
-// This file finds changes that have no effect yet: they prevent a deletion, or wait for a rollback.
+// This file finds changes that have no effect yet, because they only prevent a later deletion or take effect on a
+// rollback.
 
 const heldNote = "the finalizer %s prevents its deletion"
 
-// HeldNote returns the note of an object with such a finalizer.
+// HeldNote returns the note for an object with such a finalizer.
 func HeldNote(finalizer string) string { return fmt.Sprintf(heldNote, finalizer) }
 
 // Held reports whether the note says that a finalizer prevents the object's deletion.
@@ -30,7 +31,7 @@ func (d Difference) Held() bool {
 	return n == 1 && d.Note == HeldNote(finalizer)
 }
 
-// HeldBy returns those of a built-in object's finalizers that no controller of Kubernetes removes from its kind.
+// HeldBy returns which of a built-in object's finalizers no Kubernetes controller removes from objects of that kind.
 func HeldBy(kind schema.GroupKind, finalizers []string) []string {
 	if !builtIn(kind.Group) {
 		return nil // the object is an operator's
@@ -44,8 +45,8 @@ func HeldBy(kind schema.GroupKind, finalizers []string) []string {
 	return slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return slices.Contains(known, f) })
 }
 
-// heldFromOutside returns the finalizers with which a candidate can prevent the deletion of an object outside of the
-// exercise's namespaces. In other kinds, controllers add and remove finalizers at any time.
+// heldFromOutside returns the finalizers with which a candidate can prevent the deletion of an object outside the
+// exercise's namespaces. Other kinds are not checked, because their controllers add and remove finalizers at any time.
 func heldFromOutside(kind schema.GroupKind, metadata map[string]any) []any {
 	if kind.Group != rbacv1.GroupName && kind.Kind != "Node" && kind.Kind != "RuntimeClass" {
 		return nil
@@ -58,8 +59,8 @@ func heldFromOutside(kind schema.GroupKind, metadata map[string]any) []any {
 }
 
 // rewritten returns a note if the template of a Deployment's old revision was changed, so that a rollback would use
-// something that never ran, or "". The name of a revision contains the hash of its template. It can only be verified if
-// this program hashes the current revision like the cluster's controller does, which depends on the release of
+// something that never ran, or "". The name of a revision contains the hash of its template. This hash can be verified
+// only if this program hashes the current revision as the cluster's controller does, which depends on the release of
 // Kubernetes.
 func (c *census) rewritten(kind schema.GroupKind, set *unstructured.Unstructured) string {
 	controller := metav1.GetControllerOfNoCopy(set)
@@ -80,7 +81,7 @@ func (c *census) rewritten(kind schema.GroupKind, set *unstructured.Unstructured
 	return ""
 }
 
-// hasItsHash reports whether the label pod-template-hash of a ReplicaSet is the hash of its template.
+// hasItsHash reports whether the pod-template-hash label of a ReplicaSet is the hash of its template.
 func hasItsHash(set *unstructured.Unstructured) bool {
 	var typed appsv1.ReplicaSet
 	if runtime.DefaultUnstructuredConverter.FromUnstructured(set.Object, &typed) != nil {

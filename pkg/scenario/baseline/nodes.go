@@ -34,7 +34,8 @@ func (c NodeChange) Difference() Difference {
 }
 
 // NodeChanges returns what was changed on the nodes that both baselines contain, except at the allowed paths. Modules
-// that the kernel has loaded and processes that have ended are not changes: the kernel loads modules by itself.
+// that the kernel has loaded and processes that have terminated do not count as changes, because the kernel loads
+// modules by itself.
 func NodeChanges(before, after *Baseline, allowed []string) (all []NodeChange) {
 	for _, node := range slices.Sorted(maps.Keys(after.Nodes)) {
 		was, is := before.Nodes[node], after.Nodes[node]

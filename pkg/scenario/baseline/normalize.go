@@ -18,9 +18,9 @@ import (
 // longest is the maximum length of a string that is stored; longer strings are hashed.
 const longest = 8 << 10
 
-// normalize removes the status and everything that the API server or controllers set from an object, which it modifies.
-// worth is false for objects that a controller created from other objects.
-// since is an earlier baseline, or nil; see Options.
+// normalize removes the status of an object, and everything else that the API server or controllers set. It modifies
+// the object. worth is false for objects that a controller created from other objects. since is an earlier baseline, or
+// nil; see Options.
 func normalize(
 	kind schema.GroupKind, o map[string]any, salt []byte, since *Baseline,
 ) (body map[string]any, worth bool) {
@@ -231,7 +231,7 @@ func normalizePod(o map[string]any) {
 	}
 }
 
-// normalizeService removes assigned addresses: a recreated Service still works by name.
+// normalizeService removes assigned addresses, because a recreated Service still works for clients that use its name.
 func normalizeService(o map[string]any) {
 	spec := mapAt(o, "spec")
 	if spec["clusterIP"] != "None" {

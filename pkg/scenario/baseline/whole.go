@@ -12,7 +12,7 @@ func (b *Baseline) Whole(ref scenario.Ref) bool {
 	return found != nil && found.hashes == nil
 }
 
-// hashed matches the hash that replaces a secret or long value.
+// hashed matches the hash that replaces a secret or a long value.
 var hashed = regexp.MustCompile(`^sha256:[0-9a-f]{32}( \([0-9]+ bytes\))?$`)
 
 // Hashed reports whether a value, or a nested value, was replaced by a hash.

@@ -21,8 +21,8 @@ const (
 	startFor = 60 * time.Second
 	// runEvery is the interval at which the pod's phase is polled.
 	runEvery = 200 * time.Millisecond
-	// spare is added to the request's own timeout for reaching the pod and for DNS resolution, which wget's timeout
-	// does not include.
+	// spare is the time, in addition to the request's own timeout, for reaching the pod and for DNS resolution, which
+	// wget's timeout does not include.
 	spare = 3 * time.Second
 )
 
@@ -37,7 +37,8 @@ type asker struct {
 	began   time.Time
 	pod     *ownPod
 	running *corev1.Pod
-	// asked is set once a pod has been running: the start of a replacement counts toward the check's time.
+	// asked is set once a pod has been running. From then on, the start of a replacement pod counts toward the check's
+	// time.
 	asked bool
 	// client is the index of the client program that the image contains.
 	client int
@@ -167,7 +168,7 @@ func (a *asker) manifest(ctx context.Context) (map[string]any, error) {
 	}, nil
 }
 
-// otherNodes returns an affinity that prefers other nodes.
+// otherNodes returns an affinity that prefers nodes other than the given ones.
 func otherNodes(nodes []string) map[string]any {
 	var names []any
 	for _, name := range nodes {
@@ -183,8 +184,8 @@ func otherNodes(nodes []string) map[string]any {
 	}}
 }
 
-// tolerations returns tolerations for all taints that users set, because the check does not test scheduling. It
-// does not tolerate the node controller's taints, which mark nodes that cannot run pods.
+// tolerations returns tolerations for all taints that users set, because the check does not test scheduling. The
+// tolerations do not cover the node controller's taints, which mark nodes that cannot run pods.
 func tolerations(nodes []corev1.Node) []any {
 	var keys []string
 	for i := range nodes {

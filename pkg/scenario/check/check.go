@@ -34,20 +34,21 @@ type Checker struct {
 	Params map[string]any
 	Facts  scenario.Facts
 
-	// Guarded is set if a candidate may have changed the state: logs of pods in which a debug container has run are
-	// rejected, because the container can write to them, and pods that a ReplicaSet has replaced are not listed.
+	// Guarded is set if a candidate may have changed the state. In that case, logs of pods in which a debug container
+	// has run are rejected, because the container can write to the logs, and pods that a ReplicaSet has replaced are
+	// not listed.
 	Guarded bool
 
 	// Module is the submitted Terraform module, or nil.
 	Module *terraform.Module
 
-	// Was and WasList return an object, or the objects of a selector, at the baseline; nil if the object did not
-	// exist. Checks call them concurrently. If they are not set, was is null.
+	// Was and WasList return an object, or the objects of a selector, at the baseline; nil if the object did not exist.
+	// Checks call them concurrently. If they are not set, the was variable is null.
 	Was     func(ctx context.Context, ref scenario.Ref) (map[string]any, error)
 	WasList func(ctx context.Context, selector scenario.Selector) ([]any, error)
 
-	// Handler reads a runtime handler on a node: type and binaryName, or nil if the handler does not exist. If it is
-	// not set, checks of handlers fail.
+	// Handler reads a runtime handler on a node and returns its type and binaryName, or nil if the handler does not
+	// exist. If Handler is not set, checks of handlers fail.
 	Handler func(ctx context.Context, what scenario.Handler) (map[string]any, error)
 
 	// ProbeImage is the image for client pods, and for probes that do not specify one; it must contain wget. Empty
@@ -117,7 +118,7 @@ func (c *Checker) Run(ctx context.Context, checks []scenario.Check) ([]Result, e
 	return results, firstOf(errs)
 }
 
-// firstOf returns the first error: if the API server is unreachable, every check reports it.
+// firstOf returns only the first error, because every check reports an error if the API server is unreachable.
 func firstOf(errs []error) error {
 	for _, err := range errs {
 		if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// events lists events about an object, oldest first. An empty name means all objects of the kind. The list of core/v1
+// events lists events about an object, oldest first. An empty name means all objects of the kind. The core/v1 list
 // includes events created through events.k8s.io; their missing fields are filled in, so that expressions can treat all
 // events the same.
 func (c *Checker) events(ctx context.Context, ref scenario.Ref) (view, error) {

@@ -48,7 +48,7 @@ type said struct {
 	code           int64
 }
 
-// String returns the exit code and the last line.
+// String returns the exit code and the last line of the output.
 func (s said) String() string {
 	words := lastLine(s.stderr, "")
 	if words == "" || s.code == 0 {
@@ -99,7 +99,8 @@ func (c *Checker) runIn(
 	return said{}, fmt.Errorf("%s in pod %s/%s: %w", command[0], pod.Namespace, pod.Name, err)
 }
 
-// containerOf returns the named container or, like kubectl, the one in the annotation, or the first.
+// containerOf returns the named container. If no name is given, it returns, like kubectl, the container in the
+// annotation, or the first one.
 func containerOf(pod *corev1.Pod, name string) string {
 	switch {
 	case name != "":

@@ -7,10 +7,10 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod"
 )
 
-// nobody is the default user for pods, which is the user nobody in Debian and BusyBox.
+// nobody is the default user ID for pods: the ID of the nobody user in Debian and BusyBox.
 const nobody int64 = 65534
 
-// deadline is the maximum lifetime of a pod that is not deleted, in seconds.
+// deadline is the maximum lifetime, in seconds, of a pod that is not deleted.
 const deadline int64 = 3600
 
 // harden sets unspecified fields of a pod so that it meets the restricted Pod Security Standard and quotas for
@@ -59,7 +59,7 @@ func choosesUser(containers []map[string]any) bool {
 	return false
 }
 
-// small sets small requests and limits of CPU and memory that are not set.
+// small sets small requests and limits for CPU and memory if they are not set.
 func small(container map[string]any) {
 	orElse(container, "resources", map[string]any{})
 	resources, is := container["resources"].(map[string]any)

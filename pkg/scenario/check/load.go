@@ -25,10 +25,10 @@ type Load struct {
 	// Completions makes each request an OpenAI-style completion: a POST with this body. Otherwise, each request is a
 	// GET.
 	Completions *Completions `json:"completions,omitempty"`
-	// Rate is the number of requests per second, which are sent even if earlier requests have no response yet. The
-	// default is 2.
+	// Rate is the number of requests per second. Requests are sent even if earlier ones have not received a response
+	// yet. The default is 2.
 	Rate float64 `json:"rate,omitempty"`
-	// Timeout is the time after which a request has failed. The default is 5s.
+	// Timeout is the time after which a request is considered failed. The default is 5s.
 	Timeout scenario.Duration `json:"timeout,omitempty"`
 }
 
@@ -39,7 +39,7 @@ type Completions struct {
 	MaxTokens int    `json:"max_tokens"`
 }
 
-// Request is a request of a load that got a response or failed.
+// Request is a request that a load has sent and that either got a response or failed.
 type Request struct {
 	At   time.Time // when the result arrived, according to this client's clock
 	Took time.Duration
@@ -92,11 +92,11 @@ func (l Load) Validate() error {
 	return nil
 }
 
-// loadScript sends requests in the background, one every $1 seconds with timeout $2 to $3, with body $4 if it is not
-// empty, and prints a line for each: its start and end in seconds since the node's boot, and the exit code. The clock
-// has a resolution of a hundredth of a second; the shell reads it without a program. The first request, which is not
-// printed, determines which programs the image contains. A program that timeout terminates exits with 124, 137 or 143;
-// other codes from 126 on mean that the program does not work.
+// loadScript sends requests to $3 in the background, one every $1 seconds, with timeout $2, and with body $4 if it is
+// not empty. It prints a line for each request: the request's start and end in seconds since the node's boot, and the
+// exit code. The clock has a resolution of a hundredth of a second; the shell reads it without running a program. The
+// first request, for which no line is printed, determines which programs the image contains. A program that timeout
+// terminates exits with 124, 137 or 143; other codes from 126 on mean that the program does not work.
 const loadScript = `say() { read -r e x </proc/uptime; echo "$1 $e $2"; }
 limit=; command -v timeout >/dev/null && limit="timeout $2"
 if [ -n "$4" ]; then
@@ -130,7 +130,7 @@ func (l Load) command() ([]string, error) {
 	}, nil
 }
 
-// Load sends requests until ctx ends, and calls each with every request; calls do not overlap. It prefers nodes that
+// Load sends requests until ctx is done, and calls each with every request; calls do not overlap. It prefers nodes that
 // are not in avoid. It starts a new pod if its pod is lost. It returns an error only if it cannot send requests at all.
 func (c *Checker) Load(ctx context.Context, l Load, avoid []string, each func(Request)) error {
 	l = l.Defaults()

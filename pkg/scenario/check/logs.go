@@ -36,7 +36,7 @@ type container struct {
 	previous bool
 }
 
-// logs reads the end of the logs of all containers that have started, in the order of pods and containers. If no
+// logs reads the end of the log of each container that has started, in the order of pods and containers. If no
 // container has started, it returns an error: a missing log must not be mistaken for a log without a certain line.
 func (c *Checker) logs(ctx context.Context, l scenario.Logs) (view, error) {
 	pods, err := c.pick(ctx, l.Namespace, l.Labels, l.Pod)
@@ -177,7 +177,7 @@ func (t *tailBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns the end, starting at the beginning of a line.
+// String returns the end of the data, starting at the beginning of a line.
 func (t *tailBuffer) String() string {
 	if over := len(t.data) - t.most; over > 0 {
 		t.data, t.cut = t.data[over:], true

@@ -77,8 +77,8 @@ func (c *Checker) objects(ctx context.Context, s scenario.Selector, wantsWas boo
 	return seen, nil
 }
 
-// abandoned reports whether a pod has terminated and was replaced by its ReplicaSet, which keeps such pods: the kubelet
-// rejects a pod that specifies nodeName while another pod still holds the GPU.
+// abandoned reports whether a pod has terminated and was replaced by its ReplicaSet, which does not delete such pods.
+// For example, the kubelet rejects a pod that specifies nodeName while another pod still holds the GPU.
 func abandoned(item any) bool {
 	pod := &unstructured.Unstructured{}
 	pod.Object, _ = item.(map[string]any)
@@ -87,7 +87,7 @@ func abandoned(item any) bool {
 	return owner != nil && owner.Kind == "ReplicaSet" && (phase == "Failed" || phase == "Succeeded")
 }
 
-// list lists all objects in pages. If the continue token has expired, it starts again without pages.
+// list lists all objects, page by page. If the continue token has expired, it starts again without pagination.
 func list(ctx context.Context, client dynamic.ResourceInterface, options metav1.ListOptions) ([]any, error) {
 	options.Limit = pageSize
 	items := []any{}

@@ -38,7 +38,7 @@ type probe struct {
 	pod *ownPod
 	// until is the deadline for the pod.
 	until time.Time
-	// over is set if the pod has terminated and was evaluated; before is its evidence.
+	// over is set if the pod has terminated and was evaluated; before is the evidence from that pod.
 	over   bool
 	before string
 }
@@ -212,7 +212,7 @@ func judge(pod *corev1.Pod) verdict {
 	return pending
 }
 
-// hopeless reports whether a kubelet's waiting reason is unlikely to resolve within seconds.
+// hopeless reports whether a waiting reason that the kubelet reports is unlikely to be resolved within seconds.
 func hopeless(reason string) bool {
 	switch reason {
 	case "ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "SignatureValidationFailed", "ImageInspectError",

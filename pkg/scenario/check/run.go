@@ -20,13 +20,14 @@ const (
 	// awayFor is the time to wait for an unreachable API server, regardless of the check's own time, because the server
 	// may be restarting.
 	awayFor = 10 * time.Second
-	// firstPause is the pause after the first evaluation. It doubles up to Checker.Every.
+	// firstPause is the pause after the first evaluation. The pause is doubled after each evaluation, to at most
+	// Checker.Every.
 	firstPause = 100 * time.Millisecond
 	// probeWithin is the default time for a probe, because a pod never has a result immediately.
 	probeWithin = 30 * time.Second
 )
 
-// wasWord matches expressions that compare with the baseline, which may cost a request.
+// wasWord matches expressions that compare something with the baseline, because the comparison may require a request.
 var wasWord = regexp.MustCompile(`\bwas\b`)
 
 // variables returns the variables that are available in all expressions.
@@ -110,8 +111,8 @@ func lookLimit(check scenario.Check) time.Duration {
 	return limit
 }
 
-// message describes the problem: in the scenario's words, or the reason why the source could not be read. A pod that
-// does not exist, for example, does not mean that its log lacks a line.
+// message describes the problem in the scenario's words, or returns the reason why the source could not be read. For
+// example, if a pod does not exist, this does not mean that its log lacks a line.
 func (t *trial) message() string {
 	switch {
 	case t.unread && t.check.Message != "":
@@ -232,8 +233,8 @@ func (t *trial) look(ctx context.Context) (holds, known bool, err error) {
 // maxSingle is the maximum number of objects that culprits evaluates one by one.
 const maxSingle = 200
 
-// culprits limits the evidence to the objects because of which the check fails: without them, the expression would be
-// true. If there are no such objects, it returns the view unchanged.
+// culprits limits the evidence to the objects that cause the check to fail: without them, the expression would be true.
+// If there are no such objects, culprits returns the view unchanged.
 func (t *trial) culprits(ctx context.Context, vars expr.Vars, seen view) view {
 	list, _ := seen.vars["list"].([]any)
 	if len(list) < 2 || len(list) > maxSingle {
@@ -287,7 +288,7 @@ func (t *trial) blind(ctx context.Context, cause error) (holds, known bool, err 
 	return false, false, nil
 }
 
-// report reports the reason why the check is waiting, if it changed.
+// report reports the reason why the check is waiting, if the reason has changed.
 func (t *trial) report() {
 	if t.check.Within <= 0 && t.check.Sustained <= 0 {
 		return

@@ -66,7 +66,7 @@ type Try struct {
 	Took     time.Duration `json:"took"` // the program's time, in nanoseconds
 	// Usage is reported by the program itself.
 	Usage *Usage `json:"usage,omitempty"`
-	// Additional information, for example that its diagnosis cannot be read.
+	// Additional information, for example that the program's diagnosis cannot be read.
 	Note   string  `json:"note,omitempty"`
 	Report *Report `json:"report,omitempty"`
 }

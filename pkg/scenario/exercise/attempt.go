@@ -43,7 +43,8 @@ func (l *Lab) as(ctx context.Context, e *Exercise, r *scenario.Resolved) (*candi
 	if err != nil {
 		return nil, fmt.Errorf("invalid kubeconfig for the candidate: %w", err)
 	}
-	// The client does not watch; a server that does not respond must not block the attempt.
+	// The timeout is possible because the client does not watch, and necessary because a server that does not respond
+	// must not block the attempt.
 	config.QPS, config.Burst, config.Timeout = 100, 200, time.Minute
 	c := &candidate{lab: l, e: e, r: r, config: config}
 	if c.client, err = kubernetes.NewForConfig(config); err != nil {
@@ -182,11 +183,11 @@ func (c *candidate) replace(ctx context.Context, list []scenario.Object) error {
 // nodeShellTimeout is the timeout of a script on a node.
 const nodeShellTimeout = 90 * time.Second
 
-// whenTold waits for a file before it becomes the script in $0. Otherwise, a script that restarts containerd might do
-// this before the kubelet knows that the container has started, and the kubelet would start the container again.
+// whenTold waits for a file before it executes the script in $0. Otherwise, a script might restart containerd before
+// the kubelet knows that the container has started, and the kubelet would start the container again.
 const whenTold = `until [ -e /go ]; do sleep 0.1; done; exec nsenter -t 1 -m -u -n -i -p -- sh -c "$0"`
 
-// nodeShell runs a script as root on a node, like a user who may create privileged pods.
+// nodeShell runs a script as root on a node, as a user who may create privileged pods can do.
 func (c *candidate) nodeShell(ctx context.Context, shell scenario.NodeShell) error {
 	said, ok, err := c.onNode(ctx, shell)
 	if err == nil && !ok {
@@ -236,7 +237,7 @@ func (c *candidate) onNode(ctx context.Context, shell scenario.NodeShell) (said 
 			now = seen
 			if seen.Status.Phase == corev1.PodRunning && !told {
 				streams := debugpod.Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard}
-				// The restart may lose the response; creating the file twice is harmless.
+				// The response may be lost in the restart, but creating the file twice is harmless.
 				limited, cancel := context.WithTimeout(ctx, 10*time.Second)
 				told = debugpod.NewExecer(c.config).Exec(limited, seen, "shell", []string{"touch", "/go"},
 					streams) == nil

@@ -13,8 +13,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 )
 
-// maxSkew is the maximum difference between this machine's clock and the API server's before the API server's clock is
-// used: its Date header has a resolution of one second.
+// maxSkew is the maximum difference between this machine's clock and the API server's clock at which this machine's
+// clock is still used. The API server's Date header has a resolution of one second.
 const maxSkew = 2 * time.Second
 
 // clock returns the clock for the time box of an exercise.
@@ -43,8 +43,8 @@ func (l *Lab) stateOf(ctx context.Context, id string) (string, error) {
 	return e.state(now, l.Mapper), nil
 }
 
-// state returns the digest of everything that the candidate may change. It is "" if the candidate is root on
-// nodes, because such changes are not in any object.
+// state returns the digest of everything that the candidate may change. It is "" if the candidate is root on nodes,
+// because changes on nodes are not in any object.
 func (e *Exercise) state(now *baseline.Baseline, mapper meta.RESTMapper) string {
 	if e.Public.Access.NodeShell {
 		return ""

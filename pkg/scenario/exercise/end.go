@@ -21,8 +21,8 @@ type EndOptions struct {
 	// Force takes over the run from a client that is still working on it.
 	Force bool
 	// Restore also reverts differences outside the objects that the run created, if the scenario or the candidate's
-	// permissions name them, and restores files on nodes that were changed again after the run. Other users may also
-	// have changed them. Without Restore, such differences are only reported, with instructions.
+	// permissions name them, and restores files on nodes if the files were changed again after the run. Other users may
+	// also have made these changes. Without Restore, such differences are only reported, with instructions.
 	Restore bool
 }
 
@@ -135,7 +135,7 @@ func (l *Lab) End(ctx context.Context, id string, o EndOptions) (*Ending, error)
 		own = slices.DeleteFunc(slices.Clone(e.Namespaces), stoodIn(before))
 	}
 	ending := &Ending{APIVersion: APIVersion, Kind: KindEnding, ID: id}
-	// The exercise names its cluster-scoped objects; a forged one must not release those of others.
+	// The exercise names its cluster-scoped objects; a forged exercise must not release the objects of others.
 	owned := func(ref scenario.Ref) bool { return false }
 	if l.verifySeals(ctx, e, sealExercise) == nil {
 		owned = e.has
@@ -259,7 +259,7 @@ var (
 // blockedAfter is the time after which a deletion is considered blocked.
 const blockedAfter = 10 * time.Second
 
-// putBack finds the differences from before the exercise. With restore, it reverts those that the scenario
+// putBack finds the differences from the state before the exercise. With restore, it reverts those that the scenario
 // names.
 func (l *Lab) putBack(
 	ctx context.Context, e *Exercise, r *scenario.Resolved, before *baseline.Baseline, restore bool, ending *Ending,

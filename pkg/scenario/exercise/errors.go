@@ -62,7 +62,7 @@ func (e *PhaseError) Error() string {
 		e.Exercise.Phase, e.Why)
 }
 
-// BusyError means that another exercise uses a namespace that an exercise needs.
+// BusyError means that another exercise uses a namespace that this exercise needs.
 type BusyError struct {
 	Exercise  Exercise
 	Namespace string

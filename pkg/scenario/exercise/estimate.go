@@ -19,7 +19,7 @@ type AgentReport struct {
 	Tries   int `json:"tries"`
 	Passed  int `json:"passed"`
 	Invalid int `json:"invalid,omitempty"`
-	// Low and High are the 95% Wilson interval of Passed/Tries.
+	// Low and High are the bounds of the 95% Wilson interval of Passed/Tries.
 	Low  float64 `json:"low"`
 	High float64 `json:"high"`
 	// PassAt contains the means of the scenarios' pass@1, pass@2 and so on, up to the smallest number of tries.
@@ -35,7 +35,7 @@ type AgentScore struct {
 	Passed   int     `json:"passed"`
 	Invalid  int     `json:"invalid,omitempty"`
 	PassAt1  float64 `json:"passAt1"`
-	// Low and High are the 95% Wilson interval of PassAt1.
+	// Low and High are the bounds of the 95% Wilson interval of PassAt1.
 	Low  float64 `json:"low"`
 	High float64 `json:"high"`
 	// PassAt contains pass@1, pass@2 and so on: the probability that at least one of k tries passes, estimated without

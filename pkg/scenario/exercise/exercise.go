@@ -30,7 +30,7 @@ const (
 	Failed     Phase = "Failed"     // the lab did not become ready and was reverted; see Message
 )
 
-// Exercise is the stored state of a started scenario, without the answer. Times are the API server's.
+// Exercise is the stored state of a started scenario, without the answer. Times are from the API server's clock.
 type Exercise struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -73,7 +73,7 @@ type Exercise struct {
 
 	// Snapshots is the number of parts of each snapshot of the cluster.
 	Snapshots map[string]int `json:"snapshots,omitempty"`
-	// Conditions are the conditions of nodes that reported problems before the exercise.
+	// Conditions are the node conditions that reported problems before the exercise.
 	Conditions []Condition `json:"conditions,omitempty"`
 
 	Hints     []Taken             `json:"hints,omitempty"`
@@ -143,7 +143,7 @@ type Card struct {
 	Namespace     string    `json:"namespace"`
 	Minutes       int       `json:"minutes"`
 	Deadline      time.Time `json:"deadline"`
-	// Context is the context of the kubeconfig; empty means its current one.
+	// Context is the context of the kubeconfig; empty means the current context.
 	Context string `json:"context,omitempty"`
 	// Kubeconfig, Module and Diagnosis are the paths of the kubeconfig, the module's directory, and the file to
 	// write.

@@ -207,7 +207,7 @@ func (g *grading) again(ctx context.Context, begin *baseline.Baseline) error {
 	var checks []scenario.Check
 	for i, one := range g.r.Sealed.Grade.Unchanged {
 		seen := g.report.Unchanged[i]
-		// A check with a probe may have used a pod that was created long before.
+		// A check with a probe may have used a pod that was created long before the evaluation.
 		if seen.OK && (one.Probe != nil || !seen.LookedFrom.After(g.judged)) {
 			at, checks = append(at, i), append(checks, one)
 		}
@@ -222,7 +222,7 @@ func (g *grading) again(ctx context.Context, begin *baseline.Baseline) error {
 	return nil
 }
 
-// reverted returns an error if the exercise's run was reverted: the state of the cluster is then not the
+// reverted returns an error if the exercise's run was reverted, because the state of the cluster is then not the
 // candidate's work.
 func (g *grading) reverted(ctx context.Context) error {
 	run, err := g.lab.Session.Ledger.Get(ctx, g.e.ID)
@@ -243,7 +243,7 @@ func (g *grading) reverted(ctx context.Context) error {
 	return err
 }
 
-// clean reports whether all gates other than fixed hold.
+// clean reports whether all gates except the fixed gate hold.
 func (g *grading) clean() bool {
 	return g.report.unchangedGate().OK && g.report.collateralGate().OK
 }
@@ -304,7 +304,7 @@ func (g *grading) otherChanges(ctx context.Context, begin *baseline.Baseline) er
 
 // harmless returns changes that an honest candidate may make in addition to any solution, because they have no effect
 // on what is graded: good housekeeping of a workload that a solution changes, notes on other objects that a solution
-// changes, and objects that only take effect where a workload refers to them.
+// changes, and objects that take effect only if a workload refers to them.
 func harmless(allow []scenario.Allowed, namespaces []string) []scenario.Allowed {
 	var all []scenario.Allowed
 	for _, one := range allow {
@@ -339,8 +339,9 @@ func harmless(allow []scenario.Allowed, namespaces []string) []scenario.Allowed 
 	return all
 }
 
-// probing allows new readiness and startup probes in containers that had none: they can only delay the readiness of a
-// workload that a solution changes. A probe that runs a command is not harmless, because the command may do anything.
+// probing allows new readiness and startup probes in containers that had none, because such probes can only delay the
+// readiness of a workload that a solution changes. A probe that runs a command is not harmless, because the command may
+// do anything.
 func probing(
 	allow []scenario.Allowed, differences []baseline.Difference, begin, now func(scenario.Ref) map[string]any,
 ) []scenario.Allowed {
@@ -384,7 +385,7 @@ func containersOf(workload map[string]any) map[string]map[string]any {
 // workloads are the kinds for which harmless allows good housekeeping.
 var workloads = []string{"Deployment", "StatefulSet", "DaemonSet", "Job"}
 
-// debugs reports whether an object is a pod in one of the namespaces that requests no devices, such as a shell that
+// debugs reports whether an object in one of the namespaces is a pod that requests no devices, such as a shell that
 // remains from debugging.
 func debugs(ref scenario.Ref, object map[string]any, namespaces []string) bool {
 	if ref.Kind != "Pod" || ref.APIVersion != "v1" || !slices.Contains(namespaces, ref.Namespace) {
@@ -411,7 +412,7 @@ var housekeeping = []string{
 	"spec.minReadySeconds", "spec.progressDeadlineSeconds", "spec.strategy", "spec.updateStrategy",
 	"spec.ttlSecondsAfterFinished", "spec.template.spec.restartPolicy", // for Jobs
 	"spec.template.spec.terminationGracePeriodSeconds",
-	// Kubernetes requires that it equals the limit.
+	// Kubernetes requires this request to equal the limit.
 	"spec.template.spec.containers[*].resources.requests[nvidia.com/gpu]",
 	"spec.template.spec.containers[*].resources.requests.cpu",
 	"spec.template.spec.containers[*].resources.limits.cpu",

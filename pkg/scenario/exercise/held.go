@@ -11,8 +11,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 )
 
-// passing are the kinds that baselines leave out, because controllers create and delete such objects all the time. With
-// a finalizer, one of them prevents the deletion of its namespace.
+// passing are the kinds that baselines leave out, because controllers create and delete objects of these kinds all the
+// time. If such an object has a finalizer, it prevents the deletion of its namespace.
 var passing = []schema.GroupVersionResource{
 	{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"},
 	{Version: "v1", Resource: "events"},
@@ -20,7 +20,8 @@ var passing = []schema.GroupVersionResource{
 	{Group: "apps", Version: "v1", Resource: "controllerrevisions"},
 }
 
-// held returns the objects of these kinds in the namespaces that have a finalizer which no controller removes.
+// held returns the objects in the namespaces that are of these kinds and that have a finalizer which no controller
+// removes.
 func (l *Lab) held(ctx context.Context, namespaces []string) (all []baseline.Difference, _ error) {
 	if l.fake.capture != nil {
 		return nil, nil

@@ -14,8 +14,8 @@ import (
 // ErrNoHints means that all hints have been given.
 var ErrNoHints = errors.New("no more hints")
 
-// Hint gives the next hint of a running exercise, for its cost, and returns the number of remaining hints. After the
-// last hint, the error wraps ErrNoHints.
+// Hint gives the next hint of a running exercise, which costs points, and returns the number of remaining hints. After
+// the last hint, the error wraps ErrNoHints.
 func (l *Lab) Hint(ctx context.Context, id string) (Taken, int, error) {
 	id, err := l.pick(ctx, id)
 	if err != nil {
@@ -111,7 +111,8 @@ func (l *Lab) Reveal(ctx context.Context, id string) (*scenario.Sealed, error) {
 	return &r.Sealed, err
 }
 
-// Kubeconfig creates a new kubeconfig for the candidate of a running exercise, valid until its time box ends.
+// Kubeconfig creates a new kubeconfig for the candidate of a running exercise. The kubeconfig is valid until the
+// exercise's time box ends.
 func (l *Lab) Kubeconfig(ctx context.Context, id string) ([]byte, error) {
 	id, err := l.pick(ctx, id)
 	if err != nil {

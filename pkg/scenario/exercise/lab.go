@@ -56,7 +56,7 @@ type Lab struct {
 	// SimulateGPUs is the number of GPUs that each exercise advertises on each of its nodes, in a cluster without GPUs.
 	// Zero means that the cluster has real GPUs.
 	SimulateGPUs int
-	// Once makes a selftest run each solution and wrong fix only with the first seed that has it.
+	// Once makes a selftest run each solution and wrong fix only with the first seed for which it exists.
 	Once bool
 	// Attempts are the names of the solutions and wrong fixes that a selftest runs; empty means all.
 	Attempts []string
@@ -90,15 +90,16 @@ type Faults interface {
 	// CUDA finds the workload, which must exist. It returns one change to this workload, whose undo has the kind
 	// workload.UndoKind.
 	CUDA(ctx context.Context, step scenario.CUDA) ([]fault.Change, []fault.Permission, error)
-	// Handler reads a runtime handler on a node: type and binaryName, or nil if the container runtime does not have a
-	// handler with this name.
+	// Handler reads a runtime handler on a node and returns its type and binaryName, or nil if the container runtime
+	// does not have a handler with this name.
 	Handler(ctx context.Context, what scenario.Handler) (map[string]any, error)
 	// Strangers returns, by pod UID, the processes on a node that were not started by the programs of their containers.
 	// With ownSessions, these programs may start processes in separate sessions.
 	Strangers(ctx context.Context, node string, uids []string, ownSessions bool) (map[string]api.PodUse, error)
-	// NodeState returns what stays on a node when a pod is gone, see api.Info.State, and what could not be read.
+	// NodeState returns what remains on a node after a pod is gone (see api.Info.State), and what could not be read.
 	NodeState(ctx context.Context, node string) (state map[string]string, unread []string, err error)
-	// RemoveFiles removes files on a node that have the digests in NodeState, by path.
+	// RemoveFiles removes those files on a node that have the given digests, which come from NodeState and are keyed by
+	// path.
 	RemoveFiles(ctx context.Context, node string, digests map[string]string) (*api.RemovedFiles, error)
 	// Shim returns the library for each architecture, and the state file for a run that is active from the beginning.
 	Shim(what scenario.CUDAFault) (library map[string][]byte, state func(ledger.Run) ([]byte, error), err error)
@@ -166,8 +167,8 @@ func (l *Lab) labels(ctx context.Context, facts *scenario.Facts) error {
 // captureTimeout is the maximum time for the API server and its aggregated servers to list everything.
 const captureTimeout = 2 * time.Minute
 
-// capture takes a snapshot of the cluster without the ledger. Objects in the given namespaces are stored in full. Owner
-// references in the namespaces of verify are untrusted.
+// capture takes a snapshot of the cluster, excluding the ledger. Objects in the given namespaces are stored in full.
+// Owner references in the namespaces in verify are untrusted.
 func (l *Lab) capture(ctx context.Context, namespaces []string, verify ...string) (*baseline.Baseline, error) {
 	return l.captureSince(ctx, nil, namespaces, verify...)
 }

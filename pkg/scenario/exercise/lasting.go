@@ -17,8 +17,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// lasting checks whether a working workload would also work in new pods: with the settings that they get, and without
-// help. If the exercise has already failed, nothing is checked.
+// lasting checks whether a working workload would also work in new pods, with the settings that new pods get and
+// without help from the candidate. If the exercise has already failed, nothing is checked.
 func (g *grading) lasting(ctx context.Context) error {
 	if !g.clean() || !g.report.fixedGate(g.spoiled).OK {
 		return nil
@@ -78,8 +78,8 @@ func (g *grading) strangers(ctx context.Context, onNode map[string][]corev1.Pod)
 	wg.Wait()
 }
 
-// running reports whether a pod is still running: the processes of a pod that has terminated meanwhile do not matter.
-// If the pod cannot be read, it counts as running.
+// running reports whether a pod is still running: the processes of a pod that has terminated in the meantime do not
+// matter. If the pod cannot be read, it counts as running.
 func (l *Lab) running(ctx context.Context, pod corev1.Pod) bool {
 	now, err := l.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	if err != nil {

@@ -145,7 +145,7 @@ func (c *candidate) telling(object *unstructured.Unstructured) string {
 	return ""
 }
 
-// sealedWords returns words from the sealed half that do not occur by chance.
+// sealedWords returns words from the sealed half that would not occur elsewhere by chance.
 func (c *candidate) sealedWords() []string {
 	sealed := c.r.Sealed
 	words := []string{c.e.ID, sealed.RootCause.Mechanism.Value}

@@ -18,8 +18,8 @@ import (
 // maxModule is the maximum size of the module in an exercise's Secret, in bytes of JSON.
 const maxModule = 64 << 10
 
-// SubmitModule stores a Terraform module in which the candidate fixed the fault. Grade applies it. It may be
-// repeated until the exercise ends: the last module counts.
+// SubmitModule stores a Terraform module in which the candidate fixed the fault. Grade applies the module. SubmitModule
+// may be called again until the exercise ends: the last module counts.
 func (l *Lab) SubmitModule(ctx context.Context, id string, module terraform.Module) (*Exercise, error) {
 	id, err := l.pick(ctx, id)
 	if err != nil {
@@ -91,8 +91,8 @@ func (g *grading) sight(was *baseline.Baseline) sight {
 // settle is the maximum time for changes to a module to take effect.
 const settle = 45 * time.Second
 
-// settling extends the timeouts of checks after a module is applied: a candidate who changes the cluster can wait
-// before requesting a grade.
+// settling extends the timeouts of checks after a module is applied, because a candidate who changes the cluster
+// instead can wait before requesting a grade.
 func (g *grading) settling(checks []scenario.Check) []scenario.Check {
 	if g.report.Applied == nil || len(g.report.Applied.Changes) == 0 {
 		return checks
@@ -126,7 +126,7 @@ func (g *grading) apply(ctx context.Context) error {
 		now, unseen := g.stateNow(ctx)
 		after, err = now, errors.Join(err, unseen)
 	}
-	// Store it even after a failure: a later module may omit the objects.
+	// Store the objects even after a failure, because a later module may omit them.
 	_, stored := g.lab.update(ctx, g.e.ID, func(e *Exercise) error {
 		for _, ref := range brought {
 			if !slices.Contains(e.Brought, ref) && !slices.Contains(g.r.Terraform.Manages, ref) {
@@ -171,7 +171,7 @@ func (l *Lab) stand(ctx context.Context, e *Exercise, r *scenario.Resolved) (*ca
 	return l.as(ctx, &own, r)
 }
 
-// OK reports whether the whole module was applied, or there is none.
+// OK reports whether the whole module was applied, or whether there is no module.
 func (a *Applied) OK() bool { return a == nil || len(a.Problems) == 0 }
 
 // results returns the result of applying the module as a check that must hold.

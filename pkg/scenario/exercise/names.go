@@ -53,7 +53,7 @@ func (s *start) whole() []string { return slices.Concat(s.namespaces, s.r.Public
 // whole returns the namespaces that snapshots of a stored exercise store in full.
 func (e Exercise) whole() []string { return slices.Concat(e.Namespaces, e.Public.Access.Shared()) }
 
-// ownedBy returns the objects outside its namespaces that a scenario creates or changes.
+// ownedBy returns the objects that a scenario creates or changes outside its namespaces.
 func ownedBy(r *scenario.Resolved, namespaces []string) []scenario.Ref {
 	var refs []scenario.Ref
 	add := func(ref scenario.Ref) {
@@ -197,10 +197,10 @@ func (w writers) may(ref scenario.Ref) bool {
 	return false
 }
 
-// surely reports whether only the exercise and its candidate have a reason to change the object. It must be in a
-// namespace that the exercise created, be a node that the exercise changes, or be named by the candidate's permissions,
-// the allowed changes, or an attempt of the scenario. Namespaces that existed before, and objects in them, are shared.
-// The undo of the run handles the namespaces that the run created.
+// surely reports whether only the exercise and its candidate have a reason to change the object. The object must be in
+// a namespace that the exercise created, be a node that the exercise changes, or be named by the candidate's
+// permissions, the allowed changes, or an attempt of the scenario. Namespaces that existed before, and objects in them,
+// are shared. The undo of the run handles the namespaces that the run created.
 func surely(e *Exercise, r *scenario.Resolved, w writers, stood func(namespace string) bool, ref scenario.Ref) bool {
 	switch {
 	case isNamespace(ref):

@@ -18,8 +18,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 )
 
-// mostCompared is the maximum number of nodes in a cluster of which all are compared. In a larger one, only the
-// exercise's own nodes are.
+// mostCompared is the maximum number of nodes in a cluster for all of them to be compared. In a larger cluster, only
+// the exercise's own nodes are compared.
 const mostCompared = 8
 
 // addNodes adds the state of the nodes to a snapshot if the candidate can become root there.
@@ -137,8 +137,8 @@ func (g *grading) onNodes(ctx context.Context, begin *baseline.Baseline) (damage
 	return damage, nil
 }
 
-// addedFiles returns the digests of the files that the candidate added at the paths where the scenario lets them work,
-// such as a drop-in file of containerd, by node and path.
+// addedFiles returns the digests, by node and path, of the files that the candidate added at the paths where the
+// scenario allows this, such as a containerd drop-in file.
 func (l *Lab) addedFiles(
 	ctx context.Context, r *scenario.Resolved, before *baseline.Baseline,
 ) map[string]map[string]string {
@@ -166,8 +166,8 @@ func removes(node, path string) Restored {
 	return Restored{Difference: change.Difference(), How: "remove it"}
 }
 
-// removeAdded removes the files that the candidate added where the scenario lets them work. It runs before the revert,
-// so that what the revert restarts no longer reads them.
+// removeAdded removes the files that the candidate added where the scenario allows this. It runs before the revert, so
+// that services that the revert restarts no longer read these files.
 func (l *Lab) removeAdded(ctx context.Context, r *scenario.Resolved, before *baseline.Baseline, ending *Ending) {
 	digests := l.addedFiles(ctx, r, before)
 	for _, node := range slices.Sorted(maps.Keys(digests)) {
@@ -215,7 +215,8 @@ func (l *Lab) leftOnNodes(ctx context.Context, r *scenario.Resolved, before *bas
 	}
 }
 
-// onNode returns a command that removes what was added on a node, or "" if it is not known how to restore it.
+// onNode returns a command that removes what was added on a node, or "" if it is not known how to restore the previous
+// state.
 func onNode(change baseline.NodeChange) string {
 	if change.Kind != baseline.Created {
 		return ""

@@ -17,8 +17,9 @@ import (
 )
 
 // outdated adds pods whose environment or files come from a ConfigMap or Secret that was deleted, and pods whose
-// environment comes from one whose data was changed after their containers started: new pods would get different values
-// from those that work. The optional sources of the original workloads may never have existed.
+// environment comes from a ConfigMap or Secret whose data was changed after the pods' containers started. New pods
+// would get different values from the pods that work. The optional sources of the original workloads may never have
+// existed.
 func (g *grading) outdated(
 	ctx context.Context, onNode map[string][]corev1.Pod, original map[scenario.Ref]bool,
 ) error {
@@ -94,8 +95,8 @@ func (g *grading) optionalAtBegin() map[scenario.Ref]bool {
 	return found
 }
 
-// sources returns the sources of the environment of a pod's containers that run as long as the pod, which include
-// sidecars among the init containers.
+// sources returns the sources of the environment of those of a pod's containers that run as long as the pod. These
+// containers include sidecars among the init containers.
 func sources(pod corev1.Pod) []source {
 	var found []source
 	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
@@ -207,8 +208,8 @@ func (w written) after(pod corev1.Pod, container string) bool {
 }
 
 // wroteMeanwhile reports whether the data was written between the creation of a pod and the start of a container. The
-// container read it at some time in between. Times have whole seconds, so the API server is asked whether the pod
-// already existed when the data was written. It stores old revisions for five minutes.
+// container read the data at some time in between. Times have a resolution of one second, so the API server is asked
+// whether the pod already existed when the data was written. The API server stores old revisions for five minutes.
 func (l *Lab) wroteMeanwhile(ctx context.Context, w written, pod corev1.Pod, container string) bool {
 	read, ok := readAt(pod, container)
 	if !ok || w.data.Before(pod.CreationTimestamp.Time) || w.data.Before(read.Add(-2*time.Second)) {

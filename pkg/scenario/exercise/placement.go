@@ -23,8 +23,8 @@ var placements = []string{
 	"spec.template.spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution",
 }
 
-// placing allows additional requirements for nodes, in workloads that a solution changes, that all nodes meet that were
-// possible before, such as nvidia.com/gpu.present=true.
+// placing allows additional node requirements, such as nvidia.com/gpu.present=true, in workloads that a solution
+// changes, if all nodes that were possible before meet these requirements.
 func (l *Lab) placing(
 	ctx context.Context, allow []scenario.Allowed, differences []baseline.Difference,
 	begin, now func(scenario.Ref) map[string]any,

@@ -135,7 +135,8 @@ func (l *Lab) lastLine(ctx context.Context, pod *corev1.Pod) string {
 	return string(bytes.TrimSpace(text))
 }
 
-// withPod creates a pod in the ledger's namespace, polls it until done, and deletes it, even if ctx is done.
+// withPod creates a pod in the ledger's namespace, polls it until enough returns true, and deletes it, even if ctx is
+// done.
 func (l *Lab) withPod(
 	ctx context.Context, pod *corev1.Pod, timeout time.Duration, enough func(*corev1.Pod) (bool, error),
 ) (err error) {

@@ -125,8 +125,8 @@ func (s *start) nodeAccess(ctx context.Context) error {
 	return nil
 }
 
-// images verifies that the nodes list the scenario's images. Kubelets list only 50 images, so it tries to pull an image
-// that no node lists.
+// images verifies that the nodes list the scenario's images. Kubelets list only 50 images, so images tries to pull an
+// image if no node lists it.
 func (s *start) images(ctx context.Context) error {
 	if len(s.r.Requires.Images) == 0 {
 		return nil

@@ -21,7 +21,7 @@ import (
 type Isolation struct {
 	// Off runs the program as the trainer's user, with access to everything that the trainer can access.
 	Off bool
-	// Dir is the host directory with the program's files. It is read-only, and the working directory.
+	// Dir is the host directory with the program's files. It is the program's working directory, and is read-only.
 	Dir string
 	// Env lists the names of the trainer's environment variables that the program gets.
 	Env []string
@@ -66,7 +66,7 @@ func (p *place) remove() error {
 	return errors.Join(err, os.RemoveAll(p.base))
 }
 
-// listener accepts the program's connections to the API server; nil means any local one.
+// listener accepts the program's connections to the API server; nil means that any local connection is accepted.
 func (p *place) listener() net.Listener {
 	if p.sandbox == nil {
 		return nil
@@ -74,7 +74,7 @@ func (p *place) listener() net.Listener {
 	return p.sandbox.Listeners[0]
 }
 
-// run runs the command until it exits or ctx is done. task contains the environment variables for its task.
+// run runs the command until it exits or ctx is done. task contains the environment variables for the program's task.
 func (p *place) run(ctx context.Context, command string, task []string, w io.Writer) (sandbox.Result, error) {
 	output := &quoted{w: w}
 	if output.w == nil {

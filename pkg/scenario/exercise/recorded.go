@@ -21,8 +21,8 @@ import (
 // a candidate can bypass the recorder with their own kubeconfig, and can edit the file if they have access to it.
 type Recorded struct {
 	recorder.Summary
-	// Look and Change are the times from handover to the first read of an object of the root cause, and to the
-	// first change, in nanoseconds. Zero means never.
+	// Look and Change are the durations, in nanoseconds, from handover to the first read of an object of the root
+	// cause, and to the first change. Zero means never.
 	Look   time.Duration `json:"firstRelevantLookAfter,omitempty"`
 	Change time.Duration `json:"firstChangeAfter,omitempty"`
 	// Later counts requests after grading.
@@ -81,8 +81,8 @@ func after(start, at time.Time) time.Duration {
 	return max(at.Sub(start), time.Millisecond)
 }
 
-// record starts a recorder in front of the API server that writes to dir, and returns a kubeconfig that uses
-// it. The recorder accepts connections from the listener; nil means any local one. stop stops the recorder and
+// record starts a recorder in front of the API server, and returns a kubeconfig that uses the recorder. The recorder
+// writes to dir and accepts connections from the listener; nil means any local connection. stop stops the recorder and
 // reads the transcript; it may be called again.
 func (l *Lab) record(
 	ctx context.Context, e *Exercise, dir string, listener net.Listener,

@@ -23,12 +23,12 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 )
 
-// This file protects the end of an exercise from what a candidate may have added: owner references with which the
-// deletion of the exercise's objects would delete others, and finalizers that prevent it.
+// This file protects the end of an exercise from what a candidate may have added: owner references, through which the
+// deletion of the exercise's objects would also delete other objects, and finalizers, which prevent the deletion.
 
-// release removes owner references that objects outside of the exercise's namespaces have received during the exercise,
-// and that refer to objects that will be deleted: the exercise's own, and those that the candidate created. Kubernetes
-// would delete them, even nodes, along with their owner.
+// release removes owner references from objects outside the exercise's namespaces, if the references were added during
+// the exercise and refer to objects that will be deleted: the exercise's own, and those that the candidate created.
+// Otherwise, Kubernetes would delete the outside objects, even nodes, along with their owner.
 func (l *Lab) release(ctx context.Context, e *Exercise, r *scenario.Resolved, before *baseline.Baseline) error {
 	now, err := l.capture(ctx, e.whole())
 	if err != nil {
@@ -79,7 +79,8 @@ func (l *Lab) candidates(
 		d.Kind == baseline.Created && bindsOnly(e, stoodIn(before), now.Get(d.Ref))
 }
 
-// ownersIn returns the cluster-scoped owners of an object in a baseline, and those in its namespace without it.
+// ownersIn returns the owners of an object in a baseline. The references contain no namespace, even if the owner is in
+// the object's namespace.
 func ownersIn(body map[string]any) []scenario.Ref {
 	list, _, _ := unstructured.NestedSlice(body, "metadata", "ownerReferences")
 	var owners []scenario.Ref
@@ -125,9 +126,9 @@ func patchMetadata(ctx context.Context, l *Lab, live *unstructured.Unstructured,
 	return err
 }
 
-// unblock removes the finalizers that no controller of Kubernetes removes from built-in objects in the namespaces, and
-// from cluster-scoped objects of the exercise. It begins after a while, only touches objects that are already being
-// deleted, and continues until stop is called.
+// unblock removes finalizers from built-in objects in the namespaces, and from cluster-scoped objects of the exercise,
+// if no controller of Kubernetes removes these finalizers. It begins after a while, only touches objects that are
+// already being deleted, and continues until stop is called.
 func (l *Lab) unblock(
 	ctx context.Context, owned func(scenario.Ref) bool, namespaces []string, pause time.Duration,
 ) (stop func()) {
@@ -155,7 +156,8 @@ func (l *Lab) unblock(
 	}
 }
 
-// unblockIn does this once in a namespace. Errors are ignored, because the deletion that does not end reports them.
+// unblockIn removes such finalizers once from the objects in a namespace. Errors are ignored, because a deletion that
+// does not finish reports them.
 func (l *Lab) unblockIn(ctx context.Context, namespace string) {
 	lists, _ := discovery.ServerPreferredNamespacedResources(l.Client.Discovery())
 	for _, list := range lists {
@@ -180,7 +182,7 @@ var clusterScoped = []schema.GroupVersionResource{
 	nodev1.SchemeGroupVersion.WithResource("runtimeclasses"),
 }
 
-// unblockAll does this for the objects of a list; wanted may be nil.
+// unblockAll removes such finalizers from the objects of a list; wanted may be nil.
 func (l *Lab) unblockAll(
 	ctx context.Context, reach dynamic.ResourceInterface, wanted func(*unstructured.Unstructured) bool,
 ) {

@@ -31,7 +31,7 @@ type Report struct {
 	Score  int      `json:"score"`
 	Gates  []Gate   `json:"gates"`  // fixed, unchanged, collateral
 	Points []Points `json:"points"` // fixed, diagnosis, collateral, time, hints
-	// Reasons explain, in sentences, why points are missing.
+	// Reasons explain, in sentences, why points were not awarded.
 	Reasons []string `json:"reasons,omitempty"`
 
 	Fixed      []check.Result        `json:"fixed,omitempty"`
@@ -39,7 +39,7 @@ type Report struct {
 	Collateral []baseline.Difference `json:"collateral,omitempty"`
 	// Omitted is the number of additional differences that are not in Collateral.
 	Omitted int `json:"omitted,omitempty"`
-	// NotCompared lists kinds that could not be listed, with the reason. Changes to them are unknown.
+	// NotCompared lists kinds that could not be listed, with the reason. Changes to objects of these kinds are unknown.
 	NotCompared []string `json:"notCompared,omitempty"`
 
 	// Applied is the result of applying the submitted Terraform module; nil if there is none.
@@ -57,7 +57,7 @@ type Report struct {
 // Applied is the result of applying a Terraform module.
 type Applied struct {
 	At time.Time `json:"at"`
-	// Changes are the changes made: changed NetworkPolicy tenant-orion/names.
+	// Changes are the changes that were made, such as "changed NetworkPolicy tenant-orion/names".
 	Changes []string `json:"changes,omitempty"`
 	// Problems are the changes that the API server rejected, for example because the candidate lacks the
 	// permission.
@@ -98,11 +98,11 @@ type Ending struct {
 	Files []string `json:"files,omitempty"`
 	// Restored lists the candidate's changes that were reverted.
 	Restored []Restored `json:"restored,omitempty"`
-	// Left lists remaining differences from the state before the exercise that the exercise or the candidate caused,
-	// with instructions to revert them manually.
+	// Left lists the differences from the state before the exercise that remain and were caused by the exercise or the
+	// candidate, with instructions to revert them manually.
 	Left []Left `json:"left,omitempty"`
-	// Elsewhere counts differences in places where neither the exercise nor the candidate could write: other activity
-	// in the cluster.
+	// Elsewhere counts differences in places where neither the exercise nor the candidate could write. They come from
+	// other activity in the cluster.
 	Elsewhere int `json:"elsewhere,omitempty"`
 	// Conditions are new node conditions that report problems. They were set by the kubelet or a detector, such as
 	// node-problem-detector, which may keep them until it restarts. The exercise cannot reset them.

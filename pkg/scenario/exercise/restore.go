@@ -216,8 +216,8 @@ func changeBack(ctx context.Context, reach dynamic.ResourceInterface, name strin
 }
 
 // backPatch returns the JSON merge patch that turns the object now into was. Snapshots do not contain the labels and
-// annotations that controllers set. So if an object has none in the snapshot, they are kept: only individual ones are
-// removed.
+// annotations that controllers set. So if an object has none in the snapshot, the patch does not remove all of them,
+// but only individual ones.
 func backPatch(now, was map[string]any) map[string]any {
 	metadata, _ := was["metadata"].(map[string]any)
 	current, _ := now["metadata"].(map[string]any)

@@ -33,7 +33,7 @@ type Row struct {
 	Wanted   string `json:"wanted"` // Passed or NotPass
 	Got      string `json:"got"`    // Passed or NotPass, or Errored if the attempt could not be graded
 	OK       bool   `json:"ok"`
-	// Why is the reason for an unexpected result, or why a wrong fix failed.
+	// Why is the reason for an unexpected result, or the reason why a wrong fix failed.
 	Why   string `json:"why,omitempty"`
 	Score int    `json:"score"`
 	// Durations, in nanoseconds: from the start until the symptom was verified, for grading, and in total.
@@ -239,7 +239,7 @@ func (t *trial) play(ctx context.Context, row *Row) error {
 		row.Broken = time.Since(began)
 	}
 	problem := t.judge(ctx, e, r, attempt, row)
-	// Even after Ctrl-C, so that no changes remain.
+	// End the exercise even after Ctrl-C, so that no changes remain.
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*cleanup)
 	defer cancel()
 	ending, err := t.lab.End(clean, e.ID, EndOptions{Restore: true})

@@ -15,7 +15,7 @@ import (
 
 // StartOptions configure the start of an exercise.
 type StartOptions struct {
-	// For is the time box; zero means the scenario's.
+	// For is the time box; zero means the scenario's time box.
 	For time.Duration
 	// Consent is set if the trainer allows potentially harmful parts of the scenario.
 	Consent bool
@@ -197,7 +197,7 @@ func (s *start) busy(ctx context.Context) error {
 // everything takes longer, which is not an error.
 const startPatience = scenario.Duration(90 * time.Second)
 
-// patient returns checks with a minimum timeout for those that wait.
+// patient returns the checks, with a minimum timeout for those that wait.
 func patient(checks []scenario.Check, least scenario.Duration) []scenario.Check {
 	longer := slices.Clone(checks)
 	for i := range longer {

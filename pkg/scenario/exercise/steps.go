@@ -205,7 +205,7 @@ func (s *start) manifests(list []scenario.Object) []*unstructured.Unstructured {
 	return copies
 }
 
-// lazily adds a change that is planned only when it is its turn. The undo is recorded in the ledger before the change
+// lazily adds a change that is planned only when its turn comes. The undo is recorded in the ledger before the change
 // is applied.
 func (s *start) lazily(
 	make func(ctx context.Context, run ledger.Run) (fault.Change, error),

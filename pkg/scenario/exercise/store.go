@@ -248,8 +248,8 @@ func (l *Lab) prune(ctx context.Context) error {
 // cleanupTimeout limits the time for updating records after the trainer pressed Ctrl-C.
 const cleanupTimeout = 30 * time.Second
 
-// outlive returns a copy of ctx that is not canceled with it, for cleanup after the trainer interrupted the
-// command.
+// outlive returns a copy of ctx that is not canceled when ctx is canceled, for cleanup after the trainer interrupted
+// the command.
 func outlive(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 }

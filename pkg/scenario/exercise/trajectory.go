@@ -34,14 +34,15 @@ type Trajectory struct {
 	Started  time.Time `json:"started"` // the start of the program; times of commands are relative to it
 	// Commands are the programs that were executed, in order, without strings that look like credentials.
 	Commands []sandbox.Ran `json:"commands"`
-	// Omitted is the number of executed programs that are not in Commands. Unseen is the reason if none were recorded.
+	// Omitted is the number of executed programs that are not in Commands. If no executed programs were recorded,
+	// Unseen is the reason.
 	Omitted int    `json:"omittedCommands,omitempty"`
 	Unseen  string `json:"noCommands,omitempty"`
 	// Requests are the program's requests to the API server.
 	Requests []recorder.Line `json:"requests"`
 }
 
-// Usage is reported by a program, in the file that TASK_USAGE names. This tool cannot verify it.
+// Usage is reported by a program, in the file that TASK_USAGE names. This tool cannot verify the usage.
 type Usage struct {
 	Model        string  `json:"model,omitempty"`
 	InputTokens  int64   `json:"inputTokens,omitempty"`

@@ -55,8 +55,8 @@ func noEviction(budget map[string]any) string {
 	return ""
 }
 
-// nextPodsFail returns a note if pods that a workload creates later may not start, do not get its template, or are
-// evicted, or "".
+// nextPodsFail returns a note if pods that a workload creates later may fail to start, do not get the workload's
+// template, or are evicted. Otherwise, it returns "".
 func nextPodsFail(was, is map[string]any) string {
 	strategy, _, _ := unstructured.NestedMap(is, "spec", "updateStrategy")
 	before, _, _ := unstructured.NestedMap(was, "spec", "updateStrategy")
@@ -82,9 +82,9 @@ func nextPodsFail(was, is map[string]any) string {
 	return ""
 }
 
-// bounds are the values that are reasonable in addition to the previous one. A limit below its minimum kills the pod or
-// slows it down as soon as it works; a request above its maximum reserves much of a node for a pod that does not need
-// it.
+// bounds are the ranges of values that are reasonable, in addition to the previous value. A limit below its minimum
+// kills the pod or slows it down as soon as it does any work; a request above its maximum reserves much of a node for a
+// pod that does not need it.
 var bounds = []struct {
 	list, resource string
 	least, most    string

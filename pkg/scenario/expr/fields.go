@@ -24,8 +24,8 @@ type visitor struct {
 	found    []string
 }
 
-// visit walks an expression. shadowed means that a macro's own variable has the same name: pods.all(p,
-// p.spec...).
+// visit walks an expression. shadowed means that a macro's own variable has the same name as the variable, as in
+// pods.all(p, p.spec...).
 func (v *visitor) visit(e ast.Expr, shadowed bool) {
 	switch e.Kind() {
 	case ast.SelectKind:

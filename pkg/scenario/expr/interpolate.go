@@ -179,7 +179,8 @@ func shift(s string, p part, err error) error {
 	return errors.Join(all...)
 }
 
-// Errors returns the *Error values in an error. If there are none, it returns err itself, at the first character.
+// Errors returns the *Error values in an error. If there are none, it returns err itself, as an *Error at the first
+// character.
 func Errors(err error) []*Error {
 	var e *Error
 	var many interface{ Unwrap() []error }

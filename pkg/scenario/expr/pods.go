@@ -145,7 +145,7 @@ func environmentOf(container, from ref.Val) ref.Val {
 	return types.DefaultTypeAdapter.NativeToValue(all.environment(c))
 }
 
-// argumentsOf returns the arguments of a new container, with the references $(NAME) replaced by the values of its
+// argumentsOf returns the arguments of a new container, with $(NAME) references replaced by the values of its
 // environment variables.
 func argumentsOf(container, from ref.Val) ref.Val {
 	var c corev1.Container
@@ -194,8 +194,8 @@ func (all sources) environment(c corev1.Container) map[string]string {
 	return variables
 }
 
-// Expand replaces the references $(NAME) in an argument or in the value of an environment variable, as the kubelet
-// does. $$ is a dollar sign. References to other variables than the given ones remain.
+// Expand replaces $(NAME) references in an argument or in the value of an environment variable, as the kubelet does. $$
+// is a dollar sign. References to variables other than the given ones are kept.
 func Expand(value string, variables map[string]string) string {
 	var out strings.Builder
 	for {
@@ -220,7 +220,7 @@ func Expand(value string, variables map[string]string) string {
 	}
 }
 
-// References returns the names in the references $(NAME) of a value.
+// References returns the names that a value refers to as $(NAME).
 func References(value string) []string {
 	var names []string
 	for {

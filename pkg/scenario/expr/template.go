@@ -129,14 +129,14 @@ func HasExpression(text string) bool {
 	return err == nil && slices.ContainsFunc(parts, func(p part) bool { return p.isExpr })
 }
 
-// Placed is an expression in a string, with its position from 1.
+// Placed is an expression in a string, with its 1-based position.
 type Placed struct {
 	*Program
 	Line, Column int
 }
 
-// Compiled returns the expressions in a string, which may use the given variables. Positions in the error refer
-// to the string.
+// Compiled returns the expressions in a string. The expressions may use the given variables. Positions in the error
+// refer to the string.
 func Compiled(text string, names ...string) ([]Placed, error) {
 	parts, err := split(text)
 	if err != nil {

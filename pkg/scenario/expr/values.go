@@ -15,7 +15,7 @@ import (
 // omitName is the variable that makes Interpolate omit a value.
 const omitName = "omit"
 
-// Omit is the value of the variable omit.
+// Omit is the value of the omit variable.
 type Omit struct{}
 
 // omitVal is Omit in CEL; it is equal only to itself.

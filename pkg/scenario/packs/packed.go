@@ -9,7 +9,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/packed"
 )
 
-// all contains all files, each after a header for tail(1) with its path.
+// all contains all files, each after a header with its path, in the format of tail(1).
 //
 //go:embed packs.zst
 var all []byte

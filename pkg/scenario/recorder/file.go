@@ -31,7 +31,8 @@ const (
 type Header struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
-	// User is the name of the recorded user according to the API server: each exercise has its own candidate.
+	// User is the name of the recorded user according to the API server. Each exercise has its own candidate, and
+	// therefore its own user.
 	User string `json:"user"`
 	// Began is the time at which recording began, according to the API server's clock.
 	Began time.Time `json:"began"`
@@ -45,8 +46,8 @@ type Transcript struct {
 	size int64 // size of all complete lines
 }
 
-// Read reads a transcript. It rejects lines that a recorder would not write. It ignores an incomplete last line, in
-// case the candidate's machine was switched off.
+// Read reads a transcript. It rejects lines that a recorder would not write. It ignores an incomplete last line,
+// because the candidate's machine may have been switched off.
 func Read(r io.Reader) (*Transcript, error) {
 	t := &Transcript{}
 	reader := bufio.NewReaderSize(io.LimitReader(r, mostBytes+1), longestLine)

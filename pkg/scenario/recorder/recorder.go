@@ -1,4 +1,4 @@
-// Package recorder is a proxy between a candidate and the API server, on the candidate's machine. It records
+// Package recorder implements a proxy between a candidate and the API server, on the candidate's machine. It records
 // requests (verb, object, time, status), but never the contents of objects, tokens, or terminal sessions.
 package recorder
 
@@ -71,9 +71,9 @@ type Proxy struct {
 	stop   context.CancelFunc
 }
 
-// New returns a proxy to the API server in config, the candidate's configuration, that writes a line to out for each
-// request. out is a File or another writer that accepts whole lines. namespace is the default namespace in the
-// kubeconfig that the proxy issues.
+// New returns a proxy to the API server in config, which is the candidate's configuration. The proxy writes a line to
+// out for each request. out is a File or another writer that accepts whole lines. namespace is the default namespace in
+// the kubeconfig that the proxy issues.
 func New(config *rest.Config, namespace string, out io.Writer) (*Proxy, error) {
 	config = rest.CopyConfig(config)
 	config.DisableCompression = true // pass on compressed data unchanged
@@ -101,8 +101,8 @@ func randomBytes() []byte {
 	return b
 }
 
-// Kubeconfig returns the kubeconfig for the candidate, for a proxy on the given address. The kubeconfig has the same
-// default namespace, but no direct access to the API server.
+// Kubeconfig returns the kubeconfig with which the candidate uses a proxy on the given address. It has the same default
+// namespace as the candidate's original kubeconfig, but no direct access to the API server.
 func (p *Proxy) Kubeconfig(address net.Addr) ([]byte, error) {
 	text, err := clientcmd.Write(clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{

@@ -80,7 +80,7 @@ func (b bounds) Enter(node hclsyntax.Node) hcl.Diagnostics {
 // Exit implements hclsyntax.Walker.
 func (bounds) Exit(hclsyntax.Node) hcl.Diagnostics { return nil }
 
-// metered is the body of a for expression, whose evaluations are counted and limited.
+// metered is the body of a for expression. The evaluations of this body are counted and limited.
 type metered struct {
 	hclsyntax.Expression
 	reader *reader
@@ -159,7 +159,7 @@ func size(value cty.Value) error {
 	})
 }
 
-// wide matches verbs of format with a large width.
+// wide matches verbs of the format function that have a large width.
 var wide = regexp.MustCompile(`%[^a-zA-Z%]*[0-9]{4}`)
 
 // swells returns an error if the result would be far larger than the arguments.
@@ -179,8 +179,8 @@ func swells(name string, args []cty.Value) error {
 	return nil
 }
 
-// limited returns a function with limits on its arguments and result. uses is called with the lengths of its
-// strings.
+// limited returns a function with limits on its arguments and result. uses is called with the total length of the
+// strings in each argument.
 func limited(name string, f function.Function, uses func(bytes int)) function.Function {
 	return function.New(&function.Spec{
 		VarParam: f.VarParam(), Params: f.Params(),

@@ -19,7 +19,7 @@ type Problem struct {
 	Message string `json:"message"`
 }
 
-// Error returns the problem in the format of compilers.
+// Error returns the problem in the format of compiler errors: FILE:LINE:COLUMN: MESSAGE.
 func (p Problem) Error() string {
 	if p.Line == 0 {
 		return p.File + ": " + p.Message
@@ -27,7 +27,7 @@ func (p Problem) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", p.File, p.Line, p.Column, p.Message)
 }
 
-// Problems are all problems of a module, sorted by file and line.
+// Problems contains all problems in a module, sorted by file and line.
 type Problems []Problem
 
 // Error returns one problem per line.
@@ -39,7 +39,7 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// mostProblems is the maximum number of reported problems, because one mistake may cause many.
+// mostProblems is the maximum number of problems to report. One mistake may cause many problems.
 const mostProblems = 20
 
 // problems collects problems.
@@ -51,7 +51,7 @@ func (p *problems) at(place hcl.Range, format string, args ...any) {
 	})
 }
 
-// diagnosed adds the diagnostics of the HCL library.
+// diagnosed adds the diagnostics from the HCL library.
 func (p *problems) diagnosed(found hcl.Diagnostics) {
 	for _, d := range found {
 		if d.Severity != hcl.DiagError {

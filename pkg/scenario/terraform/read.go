@@ -16,7 +16,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// Read evaluates a module. The error is Problems, with instructions for fixing each.
+// Read evaluates a module. Its error is of type Problems, and describes how to fix each problem.
 func Read(files Files) (*Module, error) {
 	r := &reader{
 		files: map[string]*hclsyntax.Body{}, variables: map[string]*hclsyntax.Block{},
@@ -57,7 +57,7 @@ func Read(files Files) (*Module, error) {
 	return &r.module, nil
 }
 
-// placed is an object, with the position of its resource.
+// placed is an object together with the position of its resource.
 type placed struct {
 	object Object
 	at     hcl.Range
@@ -209,7 +209,7 @@ func (r *reader) once() {
 	}
 }
 
-// need computes a value, after the values that it depends on.
+// need computes a value after computing the values that it depends on.
 func (r *reader) need(address string, from hcl.Range) {
 	switch r.state[address] {
 	case known:
@@ -274,7 +274,7 @@ func (r *reader) variable(name string) cty.Value {
 	return value
 }
 
-// value evaluates an expression. more contains additional names.
+// value evaluates an expression. more contains the values of additional names.
 func (r *reader) value(e hcl.Expression, more map[string]cty.Value) cty.Value {
 	value, found := e.Value(r.context(e.Variables(), more))
 	r.diagnosed(found)
@@ -320,8 +320,8 @@ func (r *reader) context(refers []hcl.Traversal, more map[string]cty.Value) *hcl
 	return &hcl.EvalContext{Variables: all, Functions: r.functions}
 }
 
-// declares reports whether the module contains an address. If not, it records a problem, unless evaluation will report
-// one.
+// declares reports whether the module declares what an address refers to. If not, it records a problem, unless
+// evaluation will report one.
 func (r *reader) declares(address string, place hcl.Range) bool {
 	kind, name, _ := strings.Cut(address, ".")
 	is := false

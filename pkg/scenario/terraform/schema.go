@@ -20,7 +20,8 @@ const (
 	any_   // any value
 )
 
-// field is a field of a resource. json is its name in Kubernetes, unless it is the same name in camel case.
+// field is a field of a resource. json is the field's name in Kubernetes. It is empty if that name is the Terraform
+// name in camel case.
 type field struct {
 	name     string
 	shape    shape
@@ -29,19 +30,20 @@ type field struct {
 	fields   []field // for a block
 }
 
-// kind is a type of resource. Types of provider kubernetes are objects.
+// kind is a type of resource. The types of the kubernetes provider correspond to Kubernetes objects.
 type kind struct {
-	// For an object; empty for other providers, and for kubernetes_manifest, whose manifest contains the values.
+	// The API version and kind of an object. They are empty for resources of other providers, and for
+	// kubernetes_manifest, whose manifest contains them.
 	apiVersion, kind string
 	fields           []field
 }
 
-// manifestType is the resource for any manifest.
+// manifestType is the resource type for arbitrary manifests.
 const manifestType = "kubernetes_manifest"
 
 // kindOfType returns the schema of a resource type. The schemas are those of hashicorp/kubernetes 3 and
-// hashicorp/google 7, without computed fields. Types of provider kubernetes may omit their version
-// (kubernetes_role), as in older releases.
+// hashicorp/google 7, without computed fields. Types of the kubernetes provider may omit their version
+// (kubernetes_role), as in older releases of the provider.
 func kindOfType(resource string) (kind, bool) {
 	k, known := kinds[resource]
 	if !known && strings.HasPrefix(resource, "kubernetes_") {

@@ -1,5 +1,5 @@
-// Package terraform writes and reads small Terraform modules: objects in a cluster as resources of provider kubernetes,
-// and their cloud equivalents as resources of provider google.
+// Package terraform writes and reads small Terraform modules. In a module, the objects in a cluster are resources of
+// the kubernetes provider, and their cloud equivalents are resources of the google provider.
 //
 // Reading evaluates variables, locals, for_each, dynamic blocks and the usual functions, so that equivalent modules are
 // equal. It does not run providers, modules or programs, reads nothing outside the directory, and limits the cost of
@@ -13,22 +13,23 @@ import (
 	"strings"
 )
 
-// Object is a Kubernetes object: a manifest.
+// Object is the manifest of a Kubernetes object.
 type Object = map[string]any
 
-// Body is the content of a resource of another provider: attributes by name, and a list for each block, as in
-// Terraform.
+// Body is the content of a resource from another provider: its attributes by name, and a list for each type of block,
+// as in Terraform.
 type Body = map[string]any
 
-// Module is the meaning of Terraform files.
+// Module is what a set of Terraform files declares.
 type Module struct {
 	Objects []Object `json:"objects,omitempty"`
-	// Resources are the resources that are not Kubernetes objects, by type and name: google_compute_firewall,
-	// license. With for_each or count, the name includes the key, as in Terraform: license["tenant-orion"].
+	// Resources contains the resources that are not Kubernetes objects, by type and name, such as
+	// google_compute_firewall and license. With for_each or count, the name includes the key, as in Terraform:
+	// license["tenant-orion"].
 	Resources map[string]map[string]Body `json:"resources,omitempty"`
 }
 
-// Files are the contents of files by name, without directories.
+// Files contains the contents of files. The keys are file names without directories.
 type Files map[string][]byte
 
 // List returns the resources of a type sorted by name, or nil if there are none.
@@ -55,7 +56,7 @@ func (m *Module) Add(resource, name string, body Body) {
 }
 
 // Within returns an error if a module contains something that may not be added to the original module: kinds of objects
-// or types of resources that the original does not contain, or objects outside the namespaces.
+// or types of resources that the original does not contain, or objects outside the given namespaces.
 func (m Module) Within(began Module, namespaces []string) error {
 	var kinds []string
 	for _, object := range began.Objects {
@@ -85,7 +86,7 @@ func (m Module) Within(began Module, namespaces []string) error {
 	return nil
 }
 
-// kindOf returns an object's kind, with its group if it has one: NetworkPolicy.networking.k8s.io.
+// kindOf returns an object's kind, including its group if it has one, such as NetworkPolicy.networking.k8s.io.
 func kindOf(object Object) string {
 	group, _, grouped := strings.Cut(textAt(object, "apiVersion"), "/")
 	if !grouped {

@@ -14,10 +14,11 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// Source is the source of a module to write.
+// Source describes a module to write.
 type Source struct {
 	Module
-	// Variables are the variables by name; the module refers to a variable wherever its value occurs as a word.
+	// Variables contains the values of the variables, by name. The module refers to a variable wherever the variable's
+	// value occurs as a word.
 	Variables map[string]string
 	// About describes the purpose of the module; it is the beginning of its README.
 	About string
@@ -26,8 +27,8 @@ type Source struct {
 // README is the name of the file with instructions.
 const README = "README.md"
 
-// Write returns the files of a module. Reading them returns the same module; if a value would be lost, the
-// error names its object.
+// Write returns the files of a module. Reading the files returns the same module. If a value would be lost, Write
+// returns an error that names the object.
 func (s Source) Write() (Files, error) {
 	w := &writer{
 		variables: s.Variables, main: hclwrite.NewEmptyFile(), imports: hclwrite.NewEmptyFile(),
@@ -115,7 +116,7 @@ type writer struct {
 	roles         map[string]hcl.Traversal // roles in the module, by name, that bindings refer to
 }
 
-// object writes a resource of provider kubernetes, and an import block that makes Terraform adopt the existing
+// object writes a resource of the kubernetes provider, and an import block that makes Terraform adopt the existing
 // object.
 func (w *writer) object(object Object) error {
 	resource := typeOf(object)
@@ -272,7 +273,7 @@ func (w *writer) value(value any) (hclwrite.Tokens, error) {
 	return nil, fmt.Errorf("unsupported type %T", value)
 }
 
-// text returns a string in which words that equal a variable's value are replaced by the variable.
+// text returns the string with each word that equals a variable's value replaced by a reference to the variable.
 func (w *writer) text(text string) hclwrite.Tokens {
 	for _, name := range w.names() {
 		if w.variables[name] == text {
@@ -300,7 +301,8 @@ func (w *writer) text(text string) hclwrite.Tokens {
 	return append(tokens, &hclwrite.Token{Type: hclsyntax.TokenCQuote, Bytes: []byte(`"`)})
 }
 
-// names returns the names of the variables, longest values first, so that no part of a longer value matches.
+// names returns the names of the variables, starting with the longest value, so that a short value does not match a
+// part of a longer one.
 func (w *writer) names() []string {
 	return slices.SortedFunc(maps.Keys(w.variables), func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(w.variables[b]), len(w.variables[a])), cmp.Compare(a, b))
@@ -328,7 +330,7 @@ func (w *writer) next(text string) (at int, found string) {
 	return at, found
 }
 
-// within reports whether the position contains a letter or digit.
+// within reports whether the character at the position is a letter or digit.
 func within(text string, at int) bool {
 	if at < 0 || at >= len(text) {
 		return false
@@ -355,7 +357,7 @@ func (s Source) declared() []byte {
 	return hclwrite.Format(file.Bytes())
 }
 
-// versions returns versions.tf. Import blocks whose id refers to variables require Terraform 1.6.
+// versions returns the contents of versions.tf. Import blocks whose id refers to variables require Terraform 1.6.
 func (s Source) versions() []byte {
 	file := hclwrite.NewEmptyFile()
 	body := file.Body().AppendNewBlock("terraform", nil).Body()

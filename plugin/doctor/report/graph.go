@@ -44,7 +44,7 @@ type htmlBox struct {
 	X, Y, TextX, TextY, SubY int
 }
 
-// newGraph draws the findings that explain others and the findings that they explain, with causes to the left of their
+// newGraph draws the findings that explain others and the findings that are explained, with causes to the left of their
 // consequences. It returns nil if there are none.
 func newGraph(r doctor.Report) *htmlGraph {
 	columns, left := layered(r)

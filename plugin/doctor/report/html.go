@@ -10,7 +10,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 )
 
-// Limits of a page that allow a browser to open even a page about thousands of nodes.
+// Limits on the size of a page, so that a browser can open even a page about thousands of nodes.
 const (
 	maxRows    = 200
 	maxObjects = 12

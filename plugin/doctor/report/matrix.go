@@ -25,7 +25,7 @@ type htmlRow struct {
 
 type htmlCell struct{ Class, Sign, Words string }
 
-// allNodes is the maximum number of nodes for which every node has a row.
+// allNodes is the maximum number of nodes in a cluster for which the matrix has a row for every node.
 const allNodes = 40
 
 // newMatrix returns a matrix with a row for each GPU node or, if there are many, for each unhealthy one. It returns nil

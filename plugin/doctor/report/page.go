@@ -43,7 +43,7 @@ func scroll(label string, all ...markup.Part) markup.Part {
 	}, all...)...)
 }
 
-// column returns the heading of a table's column.
+// column returns the heading of a table column.
 func column(name string, more ...markup.Part) markup.Part {
 	return markup.El("th", append(markup.Parts{markup.Attr("scope", "col"), markup.Text(name)}, more...)...)
 }
@@ -69,7 +69,7 @@ func (p htmlPage) overview() markup.Part {
 			})), remark(left(len(all)-maxRows, "more"))))
 }
 
-// left returns a description of how many more there are, or "" if there are none.
+// left returns a description of how many more items there are, or "" if there are none.
 func left(n int, what string) string {
 	if n <= 0 {
 		return ""

@@ -144,7 +144,7 @@ func SARIF(w io.Writer, r doctor.Report, checks []engine.Check, gate Gate, versi
 	return err
 }
 
-// Sources returns the sources in which a check's failure is documented, without those that are not public.
+// Sources returns the sources that document a check's failure, except those that are not public.
 func Sources(c engine.Check) []string {
 	return slices.DeleteFunc(slices.Clone(c.Sources),
 		func(source string) bool { return strings.HasPrefix(source, "seed ") })

@@ -404,7 +404,7 @@ func (p *page) blinds() {
 	}
 }
 
-// unread writes which nodes were not read because reading them was not requested, which is not a failure.
+// unread writes which nodes were not read because reading them was not requested. This is not a failure.
 func (p *page) unread() {
 	if text := Unread(p.report); text != "" {
 		p.gap()

@@ -107,7 +107,8 @@ func (f Filter) shows(r doctor.Report, i int) bool {
 	return false
 }
 
-// concerns reports whether an object is in the namespace or is not namespaced. DaemonSets are components of the nodes.
+// concerns reports whether an object is in the namespace or is not namespaced. DaemonSets count as not namespaced,
+// because they are components of the nodes.
 func (f Filter) concerns(o finding.Object) bool {
 	return o.Namespace == "" || o.Namespace == f.Namespace || o.Kind == "DaemonSet"
 }
@@ -309,7 +310,7 @@ func Blinds(r doctor.Report) []Blind {
 	return all
 }
 
-// failed returns the report without what was not checked because reading the nodes was not requested.
+// failed returns the report without the entries for what was not checked because reading the nodes was not requested.
 func failed(r doctor.Report) doctor.Report {
 	r.Unknown = NotChecked(r)
 	return r
@@ -329,7 +330,7 @@ type Gate struct {
 	Strict bool
 }
 
-// Fails reports whether the report fails. If it fails because something could not be checked, why is the reason.
+// Fails reports whether the report fails. why is the reason if the cause is something that could not be checked.
 func (g Gate) Fails(r doctor.Report) (fails bool, why string) {
 	checks := map[string]bool{}
 	for _, u := range NotChecked(r) {

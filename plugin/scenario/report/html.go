@@ -67,8 +67,8 @@ func gates(r exercise.Report) markup.Part {
 		})))
 }
 
-// points returns a chart with a bar for each weight. The length of the bar is the maximum score, and its filled part
-// the achieved score.
+// points returns a chart with a bar for each weight. The length of the bar represents the maximum score, and its filled
+// part represents the achieved score.
 func points(r exercise.Report) markup.Part {
 	const unit, height, gap = 4, 18, 8 // pixels per point, bar height, and gap between bars
 	rows := markup.Parts{}
@@ -96,7 +96,7 @@ func points(r exercise.Report) markup.Part {
 	)
 }
 
-// timeline returns a chart of the events in the time box, with the number of requests per minute above them.
+// timeline returns a chart of the events in the time box, with the number of requests per minute above the events.
 func timeline(r exercise.Report) markup.Part {
 	if len(r.Timeline) == 0 {
 		return nil
@@ -177,7 +177,7 @@ func transcript(r exercise.Report) markup.Part {
 		})))
 }
 
-// clock formats a time since the beginning: 3:07, 1:02:30.
+// clock formats a time since the beginning, such as 3:07 or 1:02:30.
 func clock(d time.Duration) string {
 	s := int(d.Seconds())
 	if s >= 3600 {

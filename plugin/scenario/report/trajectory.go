@@ -56,8 +56,8 @@ func exited(code int) string {
 // maxRows limits the rows of a chart or list.
 const maxRows = 200
 
-// commands returns a chart with a row for each command: its start, its duration, and whether it failed. A command is
-// indented below the one that started it.
+// commands returns a chart with a row for each command. The row shows when the command started, how long it took, and
+// whether it failed. A command is indented below the one that started it.
 func commands(t exercise.Trajectory) markup.Part {
 	if len(t.Commands) == 0 {
 		return section("Executed commands",

@@ -86,7 +86,8 @@ func severity(x facts.Refusal, f *facts.Facts) (finding.Severity, finding.Confid
 	return finding.Warning, finding.Possible // the workload may need GPUs
 }
 
-// ofComponent is the kind (Finding.As) of findings about GPU components, which explain that no GPUs are advertised.
+// ofComponent is the kind (Finding.As) of findings about GPU components. These findings explain why no GPUs are
+// advertised.
 const ofComponent = "component"
 
 func issueOf(x facts.Refusal, f *facts.Facts) finding.Finding {

@@ -10,7 +10,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 )
 
-// manyStuck is the number of ignored pods from which the kubelet counts as stuck.
+// manyStuck is the number of ignored pods at which the kubelet counts as stuck.
 const manyStuck = 2
 
 // stuck describes a node whose kubelet starts no pods: pods were assigned to the node long ago, but the kubelet has not

@@ -148,8 +148,8 @@ func invalidMIG(f *facts.Facts, n *facts.Node) (finding.Evidence, bool) {
 	return finding.Evidence{}, false
 }
 
-// checkUndivided reports a node whose GPUs are in MIG mode but have no MIG instances: a reboot or reset removes the
-// instances, but not the mode.
+// checkUndivided reports a node whose GPUs are in MIG mode but have no MIG instances. (A reboot or reset removes the
+// instances, but does not end MIG mode.)
 func checkUndivided(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 	state := n.Labels["nvidia.com/mig.config.state"]
 	if facts.GPUsOf(n.Status.Allocatable) > 0 || n.Labels["nvidia.com/mig.config"] == modeOnly && slicer(f) ||

@@ -16,7 +16,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// nvmlMissing returns the messages that the device plugin and GPU feature discovery log if their container has no
+// nvmlMissing returns the messages that the device plugin and GPU feature discovery log if their containers have no
 // driver library.
 func nvmlMissing() []string { return append(nvmlErrors(), noDevices) }
 
@@ -91,7 +91,7 @@ func unrecognized(f *facts.Facts) (nodes []*facts.Node, waiting []string) {
 }
 
 // checkNVML reports a node whose device plugin finds no driver library. waiting lists the pods that are waiting for
-// GPUs, if the node is not known to have any.
+// GPUs, if the node is not known to have GPUs.
 func checkNVML(f *facts.Facts, r *engine.Result, n *facts.Node, waiting []string) {
 	for _, c := range []facts.Component{facts.DevicePlugin, facts.FeatureDiscovery} {
 		for _, pod := range facts.Current(n, c) {

@@ -74,8 +74,8 @@ func unseen(f *facts.Facts, d *appsv1.DaemonSet) bool {
 		facts.ComponentOf(d.Spec.Template.Labels, &d.Spec.Template.Spec) == facts.DevicePlugin
 }
 
-// reportSelector reports what keeps the DaemonSet off the one of the nodes that comes closest to matching: a taint or
-// missing labels.
+// reportSelector reports what keeps the DaemonSet off the node that comes closest to matching: a taint or missing
+// labels.
 func reportSelector(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet, nodes []*facts.Node, pods []string) {
 	var nearest, tainted *facts.Node
 	var missing []string
@@ -148,13 +148,13 @@ func reportSelector(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet, nodes
 	r.Add(found.ForPods(pods...))
 }
 
-// ofDevice matches the labels by which feature discovery shows a display controller, an accelerator or a device of AMD.
+// ofDevice matches the labels by which feature discovery shows a display controller, an accelerator or an AMD device.
 var ofDevice = regexp.MustCompile(
 	`^feature\.node\.kubernetes\.io/(?:pci-(?:03|12)\d\d_|pci-1002|amd-gpu)|^intel\.feature\.node\.kubernetes\.io/gpu$`,
 )
 
-// twin returns a node that a waiting pod selects and that offers none of its resource, although feature discovery shows
-// the same device there as on a node that offers the resource.
+// twin returns a node that a waiting pod selects but that offers none of the resource that the pod requests, although
+// feature discovery shows the same device on this node as on a node that offers the resource.
 func twin(f *facts.Facts, resources []string) (without *facts.Node, waiting string) {
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]

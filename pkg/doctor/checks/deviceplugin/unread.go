@@ -16,8 +16,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// tellUnread reports a ConfigMap that shares GPUs and that the device plugin does not read, if pods wait for GPUs. It
-// returns false if there is none.
+// tellUnread reports a ConfigMap for sharing GPUs that the device plugin does not read, if pods are waiting for GPUs.
+// It returns false if there is no such ConfigMap.
 func tellUnread(f *facts.Facts, r *engine.Result) bool {
 	d := scheduler.DaemonSetOf(f, nil, facts.DevicePlugin)
 	if d == nil || len(scheduler.Pending(f)) == 0 || slices.ContainsFunc(d.Spec.Template.Spec.Containers, readsFile) {
@@ -51,7 +51,7 @@ func tellUnread(f *facts.Facts, r *engine.Result) bool {
 	return false
 }
 
-// letRead returns the fix by which a device plugin reads a configuration.
+// letRead returns the fix that makes a device plugin read a configuration.
 func letRead(f *facts.Facts, d *appsv1.DaemonSet, m *corev1.ConfigMap, name string) finding.Fix {
 	const patch = `{"spec":{"template":{"spec":{"volumes":[{"name":"sharing","configMap":{"name":%q}}],"containers":` +
 		`[{"name":%q,"env":[{"name":"CONFIG_FILE","value":%q}],"volumeMounts":[{"name":"sharing",` +

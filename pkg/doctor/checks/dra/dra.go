@@ -259,7 +259,7 @@ func checkClass(
 // ofDriver matches the driver that a DeviceClass selects.
 var ofDriver = regexp.MustCompile(`device\.driver == ["']([\w.-]+)["']`)
 
-// ofOther returns the finding about a claim for a GPU of a driver that is not NVIDIA's and offers no devices.
+// ofOther returns the finding about a claim for a GPU whose driver is not NVIDIA's and offers no devices.
 func ofOther(
 	f *facts.Facts, pod *corev1.Pod, driver string, evidence []finding.Evidence,
 ) (found finding.Finding, ok bool) {
@@ -416,8 +416,8 @@ func prepareCheck() engine.Check {
 
 var deadlocks = regexp.MustCompile(`^v1\.34\.[01](\D|$)`)
 
-// deadlocked reports whether the kubelet calls a driver unregistered that has published devices on the node and has run
-// for at least 30 minutes, in a release with the bug kubernetes#133920.
+// deadlocked reports whether the kubelet calls a driver unregistered although the driver has published devices on the
+// node and has run for at least 30 minutes. It returns true only for kubelet releases with the bug kubernetes#133920.
 func deadlocked(f *facts.Facts, n *facts.Node, message string) bool {
 	_, rest, _ := strings.Cut(message, "DRA driver ")
 	driver, _, unregistered := strings.Cut(rest, " is not registered")

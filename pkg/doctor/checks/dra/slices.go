@@ -288,8 +288,8 @@ func checkHostIMEX(f *facts.Facts, r *engine.Result) (told map[string]bool) {
 	return told
 }
 
-// checkDomain checks one compute domain. It reports nothing if one of the domain's nodes is in told, because the host's
-// IMEX daemon is then the reported cause.
+// checkDomain checks one compute domain. It reports nothing if told contains one of the domain's nodes, because the
+// host's IMEX daemon is then the reported cause.
 func checkDomain(f *facts.Facts, r *engine.Result, u unstructured.Unstructured, told map[string]bool) {
 	object := finding.Object{Kind: "ComputeDomain", Namespace: u.GetNamespace(), Name: u.GetName()}
 	status, _, _ := unstructured.NestedString(u.Object, "status", "status")
@@ -300,7 +300,8 @@ func checkDomain(f *facts.Facts, r *engine.Result, u unstructured.Unstructured, 
 			waiting = append(waiting, pod)
 		}
 	}
-	// A domain becomes ready when the claims of its pods have been prepared. dra.prepare reports why they are not.
+	// A domain becomes ready when the claims of its pods have been prepared. If they have not, dra.prepare reports the
+	// reason.
 	unregistered := func(pod *corev1.Pod) bool {
 		return slices.ContainsFunc(f.EventsOfPod(pod), func(e *corev1.Event) bool {
 			return e.Reason == "FailedPrepareDynamicResources" && strings.Contains(e.Message, "is not registered")

@@ -220,7 +220,7 @@ func secureBootCheck() engine.Check {
 			},
 		}
 		if n.Host != nil && n.Host.Probe.SecureBoot == "disabled" || n.Distribution == facts.Talos {
-			// Talos, kernel lockdown and module.sig_enforce require signatures without Secure Boot.
+			// Talos, kernel lockdown and module.sig_enforce require signatures even without Secure Boot.
 			issue.Title = "the kernel rejects the driver's module, because it is not signed with a key that the " +
 				"kernel trusts"
 		}

@@ -1,4 +1,4 @@
-// Package hardware checks GPUs with the output of nvidia-smi and the kernel log.
+// Package hardware checks GPUs, using the output of nvidia-smi and the kernel log.
 package hardware
 
 import (

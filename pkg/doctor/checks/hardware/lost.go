@@ -151,8 +151,8 @@ var (
 	smiAddress = regexp.MustCompile(`[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[01][0-9A-Fa-f]\.[0-7]`)
 )
 
-// lostBySMI returns the GPUs that nvidia-smi cannot reach, and its messages. The zero address is the key of messages
-// without an address.
+// lostBySMI returns the GPUs that nvidia-smi cannot reach, and nvidia-smi's messages about them. The zero address is
+// the key of messages without an address.
 func lostBySMI(v *facts.GPUView) map[xid.PCI][]finding.Evidence {
 	found := map[xid.PCI][]finding.Evidence{}
 	for line := range strings.Lines(v.SMIError) {

@@ -182,7 +182,7 @@ func Injected(f *facts.Facts, run snapshot.Run) finding.Finding {
 // deviceEvidence is the source of the evidence that devices on a node are unhealthy; see package devicehealth.
 const deviceEvidence = "kubelet's device checkpoint"
 
-// exercise completes the finding of a scenario's run. The run owns its namespaces and all objects in them.
+// exercise completes the finding about a scenario's run. The run owns its namespaces and all objects in them.
 func exercise(f *facts.Facts, run snapshot.Run, issue finding.Finding) finding.Finding {
 	slices.Sort(issue.Nodes)
 	issue.Nodes = slices.Compact(issue.Nodes)

@@ -115,7 +115,7 @@ func checkEgress(f *facts.Facts, r *engine.Result) {
 			}
 			lines, last = append(lines, record), b
 		}
-		// Firewalls rate-limit their log lines, so old lines count if pods fail because of the network.
+		// Firewalls rate-limit their log lines, so even old lines count if pods are failing because of the network.
 		suffering := len(lines) > 0 && failsOnNetwork(f, n)
 		old := len(lines) > 0 && !lines[len(lines)-1].Time.IsZero() && f.Now.Sub(lines[len(lines)-1].Time) > time.Hour
 		if len(lines) == 0 || old && !suffering {
@@ -146,7 +146,7 @@ func checkEgress(f *facts.Facts, r *engine.Result) {
 	})
 }
 
-// failsOnNetwork reports whether pods on the node fail with a network error.
+// failsOnNetwork reports whether pods on the node are failing with a network error.
 func failsOnNetwork(f *facts.Facts, n *facts.Node) bool {
 	return slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
 		troubles := f.Troubles(pod)

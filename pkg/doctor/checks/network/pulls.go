@@ -334,7 +334,8 @@ func pullFix(f *facts.Facts, pod *corev1.Pod, p pulling) (string, finding.Fix) {
 // setByPolicy is the beginning of the fix for an image that the ClusterPolicy sets.
 const setByPolicy = "The ClusterPolicy sets the image in "
 
-// operandFix returns a fix that corrects an operand's image. The GPU operator reverts other changes to its DaemonSets.
+// operandFix returns a fix that corrects an operand's image in the ClusterPolicy. The GPU operator reverts changes to
+// its DaemonSets that are made in any other way.
 func operandFix(f *facts.Facts, pod *corev1.Pod, image string) (finding.Fix, bool) {
 	policy, ok := facts.ClusterPolicy(f)
 	c := facts.ComponentOf(pod.Labels, &pod.Spec)

@@ -18,7 +18,7 @@ import (
 var monitors = regexp.MustCompile(`dcgm|(?:gpu|nvidia).*(?:exporter|monitor|metrics)`)
 
 // ofEngine is the kind (Finding.As) of findings about DaemonSets without which an agent reports its nodes as faulty,
-// because it does not reach DCGM's host engine.
+// because the agent cannot reach DCGM's host engine.
 const ofEngine = "engine"
 
 func excludedCheck() engine.Check {
@@ -109,7 +109,7 @@ func checkExcluded(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet) {
 	r.Add(found)
 }
 
-// engineMissed quotes a node condition of an agent that does not reach DCGM's host engine. It returns false if there is
+// engineMissed quotes a node condition of an agent that cannot reach DCGM's host engine. It returns false if there is
 // none, or if a condition reports an XID.
 func engineMissed(f *facts.Facts) (e finding.Evidence, ok bool) {
 	for _, n := range f.GPUNodes {

@@ -63,7 +63,7 @@ func dcgmLabelsCheck() engine.Check {
 	}
 }
 
-// failing reports whether a pod crashes or cannot start.
+// failing reports whether a pod is crashing or cannot start.
 func failing(f *facts.Facts, pod *corev1.Pod) bool {
 	t, bad := facts.OperandTrouble(f, pod)
 	return bad && !t.Waits
@@ -200,7 +200,8 @@ func otherIDs(f *facts.Facts, pod *corev1.Pod, c *corev1.Container) (finding.Fin
 	}, true
 }
 
-// ofOperator reports whether the GPU operator manages a pod's DaemonSet and reverts other changes to it.
+// ofOperator reports whether the GPU operator manages a pod's DaemonSet, and reverts changes to it that are not made
+// through the operator.
 func ofOperator(pod *corev1.Pod) bool { return pod.Labels["app"] == "nvidia-dcgm-exporter" }
 
 func kubeletRootOf(f *facts.Facts, pod *corev1.Pod) string {

@@ -22,7 +22,7 @@ type link struct {
 	// are empty for steps that the init container itself performs.
 	part facts.Component
 	main string
-	// waits is the name of the init container in other pods that waits for the step.
+	// waits is the name of the init container with which other pods wait for the step.
 	waits string
 	file  string // the file in /run/nvidia/validations that the init container waits for
 }
@@ -187,7 +187,7 @@ func checkChain(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	r.Pass(n.Object())
 }
 
-// state returns a link's state on a node, and the pod trouble that shows it.
+// state returns a link's state on a node, and the trouble of the pod that shows this state.
 func (l link) state(f *facts.Facts, n *facts.Node) (linkState, facts.PodTrouble) {
 	if l.part != "" {
 		for _, pod := range facts.Current(n, l.part) {
@@ -261,8 +261,8 @@ func (l link) awaited(f *facts.Facts, n *facts.Node) (linkState, facts.PodTroubl
 	return state, found
 }
 
-// blames reports whether this link causes a pod's trouble: its init container is waiting or fails, and the reason is
-// not an image or a volume. An unknown runtime handler counts as a toolkit failure.
+// blames reports whether this link causes a pod's trouble: the link's init container is waiting or failing, and the
+// reason is not an image or a volume. An unknown runtime handler counts as a toolkit failure.
 func (l link) blames(t facts.PodTrouble, waiting string) bool {
 	switch {
 	case t.Reason == "FailedCreatePodSandBox":

@@ -68,8 +68,8 @@ func nfdCheck() engine.Check {
 	}
 }
 
-// selectsVendor reports whether the operator's log shows that it recognizes GPU nodes only by the label with just the
-// vendor, as releases before 1.2 do. The label in the log message may be a different one.
+// selectsVendor reports whether the operator's log shows that it recognizes GPU nodes only by the label that contains
+// just the vendor, as releases before 1.2 do. The label in the log message may be a different one.
 func selectsVendor(f *facts.Facts) (old bool, e finding.Evidence) {
 	for _, pod := range f.Component(facts.Operator) {
 		if e, old = facts.LogEvidence(f, pod, "Could not get any nodes to match pci-"); old {
@@ -199,8 +199,8 @@ func nfdFinding(f *facts.Facts, n *facts.Node, who finding.Evidence) finding.Fin
 	return found
 }
 
-// describeOtherForm describes a node whose GPU label consists of different fields than the labels that GPU software
-// selects.
+// describeOtherForm describes a node whose GPU label consists of different fields than the labels by which GPU software
+// selects nodes.
 func describeOtherForm(n *facts.Node, label string, workers []*appsv1.DaemonSet, found *finding.Finding) {
 	found.Title = "node feature discovery labels the node's GPU in a form that GPU software does not select, so no " +
 		"GPU software runs on the node"

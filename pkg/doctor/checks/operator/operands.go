@@ -100,8 +100,8 @@ func checkOperand(f *facts.Facts, r *engine.Result, c facts.Component, pod *core
 // ofClaim is the kind (Finding.As) of findings about an MPS control daemon that the DRA driver starts for a claim.
 const ofClaim = "of a claim"
 
-// forClaim extends the finding to the pods that use a claim if the pod is the claim's MPS control daemon. The name of
-// the daemon contains the claim's UID.
+// forClaim extends the finding to the pods that use a claim if the finding's pod is the claim's MPS control daemon. The
+// name of the daemon contains the claim's UID.
 func forClaim(f *facts.Facts, daemon *corev1.Pod, found finding.Finding) finding.Finding {
 	for i := range f.ResourceClaims {
 		claim := &f.ResourceClaims[i]

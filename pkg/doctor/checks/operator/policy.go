@@ -239,7 +239,7 @@ func deployLabelCheck() engine.Check {
 	}
 }
 
-// leftPausedAfter is the maximum time that a change of MIG or vGPU devices may take.
+// leftPausedAfter is the maximum time that a change to MIG or vGPU devices may take.
 const leftPausedAfter = 15 * time.Minute
 
 // checkLeftPaused reports operands that stay paused because the pod that should resume them is itself waiting for them.

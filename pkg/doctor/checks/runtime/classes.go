@@ -132,8 +132,8 @@ func labeled(f *facts.Facts, selector map[string]string) []string {
 	return all
 }
 
-// gpuHandler returns a handler on one of the nodes with the name of the class or an equivalent name, or an empty string
-// if none is known.
+// gpuHandler returns a handler on one of the nodes whose name equals the name of the class or is equivalent to it, or
+// an empty string if none is known.
 func gpuHandler(f *facts.Facts, class string, nodes []string) string {
 	for _, n := range f.GPUNodes {
 		if len(nodes) > 0 && !slices.Contains(nodes, n.Name) {
@@ -163,7 +163,7 @@ func handlersOfOtherNames(f *facts.Facts, r *engine.Result) {
 				object := finding.Object{Kind: "RuntimeClass", Name: class}
 				elsewhere, allKnown := nodesWith(f, handler)
 				if elsewhere {
-					// The class works on other nodes and must not change; rt.handler-missing reports this node.
+					// The class works on other nodes and must not be changed; rt.handler-missing reports this node.
 					continue
 				}
 				issue := finding.Finding{

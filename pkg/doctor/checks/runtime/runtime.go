@@ -13,8 +13,8 @@ import (
 )
 
 // Checks returns the checks for the node's container runtime, from a pod's RuntimeClass to the program that starts the
-// pod. The package pkg/runtimeview, which `runtime show` also uses, finds problems in containerd's configuration; the
-// checks add the affected pods.
+// pod. Problems in containerd's configuration are found by the package pkg/runtimeview, which `runtime show` also uses;
+// the checks add the affected pods.
 func Checks() []engine.Check {
 	return engine.InSentences(slices.Concat(handlerChecks(), configurationChecks(), startChecks(), toolkitChecks(),
 		cdiChecks(), nodeRuntimeChecks()))
@@ -51,7 +51,7 @@ func runtimeFindings(n *facts.Node, id string) []runtimeview.Finding {
 }
 
 // readAll reports whether the running containerd started well after the last change to any of its files. Its
-// configuration in memory then results from these files, even if they appear to result in another one.
+// configuration in memory then results from these files, even if they appear to result in a different configuration.
 func readAll(n *facts.Node) bool {
 	started, i := runtimeStarted(n), instance(n)
 	return !started.IsZero() && len(i.Files) > 0 && !slices.ContainsFunc(i.Files, func(file runtimeview.File) bool {

@@ -195,8 +195,8 @@ func withEnv(old []any, env []runtimeview.Setting) []any {
 	return all
 }
 
-// toolkitVersion returns the version of the toolkit on a node, and its evidence: the output of the toolkit's program if
-// available, otherwise the image of the toolkit pod.
+// toolkitVersion returns the version of the toolkit on a node, and the evidence for the version: the output of the
+// toolkit's program if available, otherwise the image of the toolkit pod.
 func toolkitVersion(f *facts.Facts, n *facts.Node) (string, finding.Evidence) {
 	if n.Host != nil && n.Host.Probe.ToolkitVersion != "" {
 		said := n.Host.Probe.ToolkitVersion

@@ -68,7 +68,7 @@ func reportUnrequested(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	})
 }
 
-// computes reports whether a process is a compute process, but not an MPS server.
+// computes reports whether a process is a compute process other than an MPS server.
 func computes(p nvidiasmi.Process) bool {
 	return strings.Contains(p.Type, "C") && !strings.Contains(p.Name, "mps-server")
 }

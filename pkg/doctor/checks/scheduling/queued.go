@@ -62,8 +62,8 @@ func checkQueued(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// checkPlacers adds the failing schedulers and queue controllers that the work is waiting for. It reports whether there
-// are any.
+// checkPlacers adds findings about the failing schedulers and queue controllers that the work is waiting for. It
+// reports whether there are any.
 func checkPlacers(f *facts.Facts, r *engine.Result, waits []string) bool {
 	failing := f.FailingPlacers()
 	for _, pod := range failing {

@@ -177,7 +177,7 @@ func predecessor(f *facts.Facts, pod *corev1.Pod) *corev1.Pod {
 }
 
 // describeDeadlock describes a rolling update that is waiting for the GPUs of the pods that it replaces. The fix for
-// revisions of Knative is in a signature.
+// Knative revisions is in a signature.
 func describeDeadlock(pod, old *corev1.Pod, issue *finding.Finding) {
 	deployment, _ := updated(pod)
 	_, generation := updated(old)
@@ -234,7 +234,8 @@ func checkTopology(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// admitsAgain is the time after a kubelet's start during which it may reject pods that were on the node before.
+// admitsAgain is the time after a kubelet's start during which the kubelet may reject pods that were on the node before
+// the start.
 const admitsAgain = 15 * time.Minute
 
 // early reports whether the kubelet rejected the pod because the device plugin had not registered yet: the node

@@ -75,7 +75,7 @@ func hides(name, value string, devices int64) bool {
 	value = strings.TrimSpace(value)
 	switch name {
 	case "CUDA_VISIBLE_DEVICES":
-		// An invalid entry hides itself and all later entries. A container numbers its GPUs from 0, whatever their
+		// An invalid entry hides itself and all later entries. A container numbers its GPUs from 0, regardless of their
 		// numbers on the node.
 		first, _, _ := strings.Cut(value, ",")
 		index, err := strconv.ParseInt(strings.TrimSpace(first), 10, 64)

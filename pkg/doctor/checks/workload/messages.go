@@ -33,7 +33,7 @@ func messageChecks() []engine.Check {
 				"object, such as a NIMService, has no pods. For a running GPU pod, an error logged within the last " +
 				"hour (for a job: the last day) is also reported if it is at the end of the log or was repeated for " +
 				"ten minutes, unless later lines show that the program works.",
-			// A failing device plugin from another vendor explains the pods that need its resources.
+			// A failing device plugin from another vendor explains the findings about pods that need its resources.
 			ExplainsAs: map[string][]string{
 				finding.OfPlugin: ofPlugins(), signatures.Running + " " + finding.OfPlugin: ofPlugins(),
 			},
@@ -194,8 +194,8 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 var ofModels = regexp.MustCompile(`^(?:NIM|Nemo|LLM|VLLM|Inference|Ray|Train|PyTorchJob|TFJob|MPIJob|JobSet|Leader|Dynamo|` +
 	`Notebook|Workspace|Model|Seldon|Configuration$)`)
 
-// podsNamed counts the pods that have the name of an object as their prefix, and reports whether one is ready, whether
-// one does not run, and which was removed before it was ready.
+// podsNamed counts the pods whose names begin with the name of an object. It also reports whether any of these pods is
+// ready, whether any does not run, and which of them was removed before it was ready.
 func podsNamed(f *facts.Facts, o finding.Object) (count int, ready, ill bool, removed finding.Evidence) {
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
@@ -219,7 +219,7 @@ func podsNamed(f *facts.Facts, o finding.Object) (count int, ready, ill bool, re
 	return count, ready, ill, removed
 }
 
-// reportKernel adds findings about errors of other vendors' GPUs that a node's kernel reports, if pods use these GPUs.
+// reportKernel adds findings about errors that a node's kernel reports for other vendors' GPUs, if pods use these GPUs.
 func reportKernel(f *facts.Facts, r *engine.Result) {
 	for _, n := range f.Nodes {
 		if n.IsGPUNode || n.Host == nil {
@@ -240,8 +240,8 @@ func reportKernel(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// suffers reports whether a container in the pod is not ready, or has failed within the last day. An error in the
-// kernel log may be old.
+// suffers reports whether a container in the pod is not ready, or has failed within the last day. This is necessary
+// because an error in the kernel log may be old.
 func suffers(f *facts.Facts, pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
 		last := s.LastTerminationState.Terminated

@@ -15,8 +15,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// failedAt returns the time at which the pod last failed. It returns the zero time if this is unknown, or if the pod
-// reports a hardware failure, because any error in the node's log can then be the explanation.
+// failedAt returns the time at which the pod last failed. It returns the zero time if the time is unknown. It also does
+// so if the pod reports a hardware failure, because any error in the node's log can then be the explanation.
 func failedAt(f *facts.Facts, pod *corev1.Pod, troubles []facts.Trouble) (last time.Time) {
 	if _, hardware := f.Said(
 		pod, troubles, "uncorrectable", "GPU is lost", "has fallen off the bus", "hardware error",

@@ -313,15 +313,15 @@ func checkVolumes(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// refused reports whether a volume was refused again and again, for lack of a permission. Unlike a missing object or a
-// slow attachment, this does not pass while a pod starts.
+// refused reports whether a volume was refused again and again because of a missing permission. Unlike a missing object
+// or a slow attachment, this problem does not resolve itself while a pod starts.
 func refused(e *corev1.Event) bool {
 	return e.Count > 2 &&
 		words.ContainsAny(e.Message, []string{"PermissionDenied", "permission denied", " 403 ", "denied on"})
 }
 
-// mayStart reports whether a pod's startup probe fails but still gives the pod time to start, as is common for a server
-// that downloads its model.
+// mayStart reports whether a pod's startup probe is failing but still gives the pod time to start, as is common for a
+// server that downloads its model.
 func mayStart(f *facts.Facts, pod *corev1.Pod, said string) bool {
 	if !strings.Contains(said, "tartup probe") {
 		return false

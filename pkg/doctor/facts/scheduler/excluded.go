@@ -50,8 +50,8 @@ func Excludes(d *appsv1.DaemonSet, n *facts.Node) (why string, e finding.Evidenc
 	return "", e
 }
 
-// LetIn returns a fix that allows a component's DaemonSet to run on a node that the DaemonSet excludes. The text
-// refers to the component as what.
+// LetIn returns a fix that allows a component's DaemonSet to run on a node that the DaemonSet excludes. The what
+// parameter is how the text refers to the component.
 func LetIn(what string, d *appsv1.DaemonSet, n *facts.Node) finding.Fix {
 	fix := finding.Fix{
 		Text: "A " + what + " is installed but is not running on the node: the node selector, affinity, or " +

@@ -29,7 +29,8 @@ func (s *Scheduler) served(name corev1.ResourceName) bool {
 		})
 }
 
-// ofExtender reports whether no node advertises the resource because a scheduler extender, such as HAMi's, counts it.
+// ofExtender reports whether the reason why no node advertises the resource is that a scheduler extender, such as
+// HAMi's, accounts for it.
 func (s *Scheduler) ofExtender(name corev1.ResourceName) bool {
 	return !isCore(name) && strings.HasPrefix(string(name), "nvidia.com/") &&
 		!slices.ContainsFunc(s.F.Nodes, func(n *facts.Node) bool { return n.Capacity(name) > 0 })

@@ -68,8 +68,8 @@ func (s *Scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]i
 	return v
 }
 
-// unmet describes the requirements that no node meets, if some node meets the others, and the label of a node that
-// comes closest to the first of them.
+// unmet describes the requirements that no node meets, if some node meets the others. It also describes the label of a
+// node that comes closest to meeting the first of the unmet requirements.
 func (s *Scheduler) unmet(pod *corev1.Pod, able []*facts.Node, v *verdict) {
 	if len(able) == 0 {
 		return
@@ -120,7 +120,7 @@ func (s *Scheduler) unlabeled(pod *corev1.Pod, want map[corev1.ResourceName]int6
 	return nil
 }
 
-// byKueue returns evidence that Kueue added labels to the pod's node selector that no GPU node has.
+// byKueue returns evidence that the pod's node selector contains labels that Kueue added and that no GPU node has.
 func (s *Scheduler) byKueue(pod *corev1.Pod, able []*facts.Node) []finding.Evidence {
 	keys, flavors, workload := s.F.SelectedByKueue(pod)
 	source := "compared with Workload " + workload

@@ -412,7 +412,8 @@ func covers(want map[corev1.ResourceName]int64, has func(corev1.ResourceName) in
 	return true
 }
 
-// aboutClaims reports whether the scheduler's message is about resource claims, which the DRA layer reports.
+// aboutClaims reports whether the scheduler's message is about resource claims. The DRA layer reports problems with
+// claims.
 func aboutClaims(message string) bool {
 	return slices.ContainsFunc([]string{
 		"cannot allocate all claims", "waiting for resource claim", "resourceclaim", "resource claim", "device class",

@@ -11,7 +11,7 @@ import (
 )
 
 // queues contains the labels and annotations with which pods specify their queue, and the API group of the queue if
-// doctor reads it.
+// doctor reads queues of this kind.
 var queues = []struct{ key, group string }{
 	{"kai.scheduler/queue", "scheduling.run.ai"}, {"runai/queue", "scheduling.run.ai"},
 	{"scheduling.volcano.sh/queue-name", "scheduling.volcano.sh"}, {"yunikorn.apache.org/queue", ""},
