@@ -67,13 +67,14 @@ func ofEnvironment(field string) bool {
 
 // environments returns the variables of a workload's containers, by the path of the container.
 func environments(b *Baseline, namespace string, o *object) map[string]map[string]string {
-	spec := mapAt(o.body, "spec", "template", "spec")
+	spec, pod := mapAt(o.body, "spec", "template", "spec"), mapAt(o.body, "spec", "template", "metadata")
 	all := map[string]map[string]string{}
 	for _, list := range []string{"initContainers", "containers"} {
 		items, _ := spec[list].([]any)
 		for _, each := range items {
 			container, _ := each.(map[string]any)
-			all[fmt.Sprintf("spec.template.spec.%s[%v]", list, container["name"])] = b.environment(namespace, container)
+			at := fmt.Sprintf("spec.template.spec.%s[%v]", list, container["name"])
+			all[at] = b.environment(namespace, pod, container)
 		}
 	}
 	return all
@@ -81,7 +82,7 @@ func environments(b *Baseline, namespace string, o *object) map[string]map[strin
 
 // environment returns the variables of a container. Values that are only known when the container runs are replaced by
 // a description.
-func (b *Baseline) environment(namespace string, container map[string]any) map[string]string {
+func (b *Baseline) environment(namespace string, pod, container map[string]any) map[string]string {
 	all := map[string]string{}
 	from, _ := container["envFrom"].([]any)
 	for _, each := range from {
@@ -99,7 +100,7 @@ func (b *Baseline) environment(namespace string, container map[string]any) map[s
 	for _, each := range variables {
 		variable, _ := each.(map[string]any)
 		name, _ := variable["name"].(string)
-		value := b.value(namespace, variable, latest)
+		value := b.value(namespace, pod, variable, latest)
 		latest[name] = value
 		if given[name] { // which of the two takes precedence depends on the program
 			value = all[name] + ", and " + value
@@ -109,8 +110,12 @@ func (b *Baseline) environment(namespace string, container map[string]any) map[s
 	return all
 }
 
-// value returns the value of a variable, which may refer to the previous variables.
-func (b *Baseline) value(namespace string, variable map[string]any, previous map[string]string) string {
+// ofPod matches the fields of a pod's metadata that are the same in its template.
+var ofPod = regexp.MustCompile(`^metadata\.(labels|annotations)\['([^']+)'\]$`)
+
+// value returns the value of a variable, which may refer to the previous variables and to labels in the metadata of the
+// pod template.
+func (b *Baseline) value(namespace string, pod, variable map[string]any, previous map[string]string) string {
 	from := mapAt(variable, "valueFrom")
 	if from == nil {
 		value, _ := variable["value"].(string)
@@ -123,6 +128,15 @@ func (b *Baseline) value(namespace string, variable map[string]any, previous map
 			}
 			return fmt.Sprintf("(%v of %s %v, which does not exist)", ref["key"], kind, ref["name"])
 		}
+	}
+	field, _ := mapAt(from, "fieldRef")["fieldPath"].(string)
+	if m := ofPod.FindStringSubmatch(field); m != nil {
+		if value, is := mapAt(pod, m[1])[m[2]].(string); is {
+			return value
+		}
+	}
+	if field == "metadata.namespace" {
+		return namespace
 	}
 	text, err := json.Marshal(from)
 	if err != nil {

@@ -353,6 +353,13 @@ func TestEnvironmentsAreCompared(t *testing.T) {
 			},
 			[]string{at + "[BATCH]: 8 -> 4"},
 		},
+		"from the pod's own metadata": {
+			[]string{workload("env: [{name: RANK, value: '1'}]")},
+			[]string{strings.Replace(
+				workload("env: [{name: RANK, valueFrom: {fieldRef: {fieldPath: \"metadata.labels['rank']\"}}}]"),
+				"template: {", "template: {metadata: {labels: {rank: '1'}}, ", 1)},
+			[]string{"changed Deployment a/w spec.template.metadata.labels.rank:  -> 1"},
+		},
 		"moved to a Secret": {
 			[]string{workload("env: [{name: BATCH, value: '8'}]"), system},
 			[]string{workload("envFrom: [{secretRef: {name: s}}]"), secret("{BATCH: OA==}"), system}, nil,

@@ -31,7 +31,9 @@ func worsened(
 		case d.Kind == baseline.Created && may(d.Ref) && len(finalizersOf(is)) > 0:
 			d.Note = baseline.HeldNote(finalizersOf(is)[0])
 		case inside && slices.Contains(workloads, d.Ref.Kind):
-			d.Note = nextPodsFail(begin(d.Ref), is)
+			d.Note = cmp.Or(nextPodsFail(begin(d.Ref), is), tied(begin(d.Ref), is))
+		case inside && slices.Contains([]string{"Service", "NetworkPolicy"}, d.Ref.Kind):
+			d.Note = ofRevision(begin(d.Ref), is)
 		case inside && d.Ref.Kind == "PodDisruptionBudget":
 			d.Note = noEviction(is)
 		case inside && d.Ref.Kind == kindSecret && d.Kind == baseline.Created &&

@@ -17,6 +17,10 @@ func TestWorsened(t *testing.T) {
 	container := func(fields string) string {
 		return "{spec: {template: {spec: {containers: [{name: main, " + fields + "}]}}}}"
 	}
+	anti := func(term string) string {
+		return "{spec: {template: {metadata: {labels: {app: a}}, spec: {affinity: {podAntiAffinity: " +
+			"{requiredDuringSchedulingIgnoredDuringExecution: [" + term + "]}}}}}}"
+	}
 	for name, c := range map[string]struct {
 		kind, was, is, want string
 	}{
@@ -46,6 +50,42 @@ func TestWorsened(t *testing.T) {
 		"no rollout any more": {"StatefulSet", deployment, "{spec: {updateStrategy: {type: OnDelete}}}", "OnDelete"},
 		"no rollout for most": {
 			"StatefulSet", "{}", "{spec: {updateStrategy: {rollingUpdate: {partition: 9}}}}", "partition is 9",
+		},
+		"excludes its next revision": {
+			"Deployment", deployment, anti("{labelSelector: {matchLabels: {app: a}}, " +
+				"mismatchLabelKeys: [pod-template-hash], topologyKey: kubernetes.io/hostname}"),
+			"pods of two revisions exclude each other",
+		},
+		"excludes others": {
+			"Deployment", deployment, anti("{labelSelector: {matchExpressions: [{key: job-name, operator: Exists}]}, " +
+				"namespaceSelector: {}, topologyKey: kubernetes.io/os}"),
+			"keeps the pods of others away",
+		},
+		"one at a time": {
+			"Deployment", deployment,
+			anti("{labelSelector: {matchLabels: {app: a}}, topologyKey: kubernetes.io/os}"),
+			"only one of its pods",
+		},
+		"one per node": {
+			"Deployment", deployment,
+			anti("{labelSelector: {matchLabels: {app: a}}, topologyKey: kubernetes.io/hostname}"), "",
+		},
+		"beside others": {
+			"Deployment", deployment,
+			"{spec: {template: {metadata: {labels: {app: a}}, spec: {affinity: {podAffinity: " +
+				"{requiredDuringSchedulingIgnoredDuringExecution: " +
+				"[{labelSelector: {matchLabels: {app: store}}, topologyKey: kubernetes.io/hostname}]}}}}}}",
+			"only run beside pods of others",
+		},
+		"a policy for one revision": {
+			"NetworkPolicy", "{spec: {egress: [{to: [{podSelector: {matchLabels: {app: a}}}]}]}}",
+			"{spec: {egress: [{to: [{podSelector: {matchLabels: {app: a, pod-template-hash: x}}}]}]}}",
+			"the next rollout changes",
+		},
+		"a policy for one revision, by expression": {
+			"NetworkPolicy", "",
+			"{spec: {podSelector: {matchExpressions: [{key: pod-template-hash, operator: In, values: [x]}]}}}",
+			"the next rollout changes",
 		},
 		"no drain any more":    {"PodDisruptionBudget", "", "{spec: {maxUnavailable: 0}}", "allows no eviction"},
 		"no drain, in percent": {"PodDisruptionBudget", "", "{spec: {minAvailable: 100%}}", "allows no eviction"},
