@@ -1,6 +1,7 @@
 package baseline
 
 import (
+	"slices"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -58,5 +59,21 @@ func TestAnnotationsOfNewClients(t *testing.T) {
 	}
 	if found := Diff(before, captured(t, Options{}, now)); len(found) != 0 {
 		t.Errorf("without an earlier baseline: %v", found)
+	}
+}
+
+// An annotation that controllers obey is compared even if the proof of who set it is gone.
+func TestObeyedAnnotations(t *testing.T) {
+	t.Parallel()
+	node := func(value string) string {
+		return "{apiVersion: v1, kind: Node, metadata: {name: n, uid: u, annotations: {" +
+			"node.alpha.kubernetes.io/ttl: '" + value + "', volumes.kubernetes.io/controller-managed-attach-detach: '" + value + "'}}}"
+	}
+	before := captured(t, Options{}, node("true"))
+	after := captured(t, Options{Since: before}, node("false"))
+	want := []string{`changed Node / metadata.annotations["volumes.kubernetes.io/controller-managed-attach-detach"]: ` +
+		"true -> false"}
+	if got := lines(Diff(before, after)); !slices.Equal(got, want) {
+		t.Errorf("got %q", got)
 	}
 }

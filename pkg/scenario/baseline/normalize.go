@@ -76,7 +76,7 @@ func normalizeMetadata(kind schema.GroupKind, metadata map[string]any, since *Ba
 // noted reports whether the annotation of an object with this metadata is set by controllers.
 func noted(kind schema.GroupKind, name string, metadata map[string]any, since *Baseline) bool {
 	// Most annotations of nodes are set by kubelets, network plugins and detectors.
-	if kind == nodeKind && !byUser(name, metadata, since) {
+	if kind == nodeKind && !slices.Contains(obeyed, name) && !byUser(name, metadata, since) {
 		return true
 	}
 	domain, _, _ := strings.Cut(name, "/")
@@ -91,6 +91,13 @@ func noted(kind schema.GroupKind, name string, metadata map[string]any, since *B
 		"cni.projectcalico.org", "k8s.v1.cni.cncf.io", "k8s.ovn.org", "cloud.google.com", "lifecycle.cattle.io",
 		"openshift.io", "security.openshift.io",
 	}, domain) || strings.HasPrefix(name, "kubernetes.io/config.") // for static pods: the start time of the kubelet
+}
+
+// obeyed are annotations of nodes that controllers obey and that do not change by themselves. They are always stored,
+// because a user can remove the proof of who set an annotation.
+var obeyed = []string{
+	"volumes.kubernetes.io/controller-managed-attach-detach", "cluster-autoscaler.kubernetes.io/scale-down-disabled",
+	"karpenter.sh/do-not-disrupt",
 }
 
 // byUser reports whether the annotation of a node was set with kubectl, or by a client that had set nothing on nodes
