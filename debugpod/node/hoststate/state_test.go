@@ -1,6 +1,7 @@
 package hoststate
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -34,6 +35,10 @@ func TestStateOfFiles(t *testing.T) {
 		"file /etc/systemd/system/a.service": func(root string) error {
 			return os.Symlink("/tmp/a.service", root+"/etc/systemd/system/a.service")
 		},
+		"file /usr/local/nvidia/toolkit/nvidia-container-runtime": func(root string) error {
+			name := root + "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+			return errors.Join(os.Remove(name), os.Symlink("/run/nvidia-container-runtime", name))
+		},
 		"": func(root string) error {
 			return os.WriteFile(root+"/etc/cni/net.d/calico-kubeconfig", []byte("new token"), 0o600)
 		},
@@ -41,6 +46,7 @@ func TestStateOfFiles(t *testing.T) {
 		root := nodetest.Tree(t, map[string]string{
 			"etc/crontab": "", "etc/cron.d/old": "x", "etc/passwd": "root", "etc/systemd/system/b.service": "",
 			"etc/cni/net.d/calico-kubeconfig": "token", "etc/unrelated": "",
+			"usr/local/nvidia/toolkit/nvidia-container-runtime": "program",
 		})
 		before := files(t, root)
 		if err := change(root); err != nil {
