@@ -410,6 +410,7 @@ func cardText(c exercise.Card) string {
 	if c.Module != "" {
 		fmt.Fprintf(&b, "\nModule:    %s; you may fix it instead of the cluster", c.Module)
 	}
+	b.WriteString("\nDiagnosis: tell whoever gave you this card what is wrong: component, object, field and mechanism")
 	return b.String()
 }
 

@@ -88,12 +88,16 @@ func (l *Lab) running(ctx context.Context, pod corev1.Pod) bool {
 	return now.UID == pod.UID && now.DeletionTimestamp == nil && now.Status.Phase == corev1.PodRunning
 }
 
-// spoil adds a pod, with the reason, to the results that fail the grade.
+// spoil adds a pod, with the reason, to the results that fail the grade. The same reason is added only once.
 func (g *grading) spoil(pod corev1.Pod, why string) {
-	g.report.Collateral = append(g.report.Collateral, baseline.Difference{
+	d := baseline.Difference{
 		Ref:  scenario.Ref{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name},
 		Kind: baseline.Changed, Note: why,
-	})
+	}
+	if !slices.ContainsFunc(g.report.Collateral,
+		func(other baseline.Difference) bool { return other.String() == d.String() }) {
+		g.report.Collateral = append(g.report.Collateral, d)
+	}
 }
 
 // workers returns the running pods that a controller created in the namespaces, by node.

@@ -44,7 +44,7 @@ func (g *grading) outdated(
 				switch {
 				case is.unknown, is.deleted && from.optional && original[from.ref]:
 				case is.deleted:
-					g.spoil(pod, what+"which was deleted")
+					g.spoil(pod, what+"which does not exist")
 				case from.volume: // programs may read changed files again
 				case from.key != "" && !from.optional && !slices.Contains(is.keys, from.key):
 					g.spoil(pod, what+"which no longer has the key "+strconv.Quote(from.key))

@@ -81,9 +81,9 @@ func TestOutdatedEnvironments(t *testing.T) {
 		"a key that is there":       {key("A"), time.Second, versioned(settings(-time.Minute), "6"), ""},
 		"a key that is gone":        {key("B"), time.Second, versioned(settings(-time.Minute), "6"), "no longer has"},
 		"another container":         {other, -time.Hour, settings(time.Minute), ""},
-		"deleted":                   {from(nil), time.Second, nil, "was deleted"},
+		"deleted":                   {from(nil), time.Second, nil, "does not exist"},
 		"was never needed":          {from(new(true)), time.Second, nil, ""},
-		"vanished after the start":  {late, time.Second, nil, "ConfigMap late, which was deleted"},
+		"vanished after the start":  {late, time.Second, nil, "ConfigMap late, which does not exist"},
 		"a Secret that was deleted": {one, time.Second, settings(-time.Minute), "Secret settings"},
 		"no settings":               {corev1.Container{Name: "main"}, time.Second, nil, ""},
 	} {
