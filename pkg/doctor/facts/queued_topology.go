@@ -77,16 +77,20 @@ func (f *Facts) AdmittedButGated(pod *corev1.Pod) (all []finding.Evidence) {
 	}
 	for i := range f.Snapshot.Queued {
 		w := &f.Snapshot.Queued[i]
-		if w.GetKind() != "Workload" || w.GetNamespace() != pod.Namespace || IsFinished(w) ||
-			!slices.Contains(strings.Fields(names), w.GetName()) && !slices.ContainsFunc(w.GetOwnerReferences(),
-				func(o metav1.OwnerReference) bool {
-					return o.UID == pod.UID || owner != nil && owner.UID == o.UID ||
-						strings.HasPrefix(pod.Name, o.Name+"-")
-				}) {
+		if w.GetKind() != "Workload" || w.GetNamespace() != pod.Namespace || IsFinished(w) {
 			continue
 		}
-		if !isTrue(w, "Admitted") || isTrue(w, "Evicted") {
+		own := slices.Contains(strings.Fields(names), w.GetName())
+		related := own
+		for _, o := range w.GetOwnerReferences() {
+			own = own || o.UID == pod.UID || owner != nil && owner.UID == o.UID
+			related = related || own || strings.HasPrefix(pod.Name, o.Name+"-")
+		}
+		if related && (!isTrue(w, "Admitted") || isTrue(w, "Evicted")) {
 			return nil
+		}
+		if !own {
+			continue
 		}
 		var room int64
 		for _, a := range mapsIn(w.Object, "status", "admission", "podSetAssignments") {
