@@ -102,7 +102,7 @@ func TestVariants(t *testing.T) {
 		"slurmd logs no reason": {
 			"slurm-operator-13", func(s *snapshot.Snapshot) {
 				s.Logs = slices.DeleteFunc(s.Logs, func(l snapshot.Log) bool { return l.Container == "slurmd" })
-			}, "wl.message/slurm-gres-count-low", "nvidia-smi -L\n",
+			}, "wl.message/slurm-gres-count-low", "slurmctld -- nvidia-smi",
 		},
 		"the volume has room for two files": {
 			"vllm-54002", func(s *snapshot.Snapshot) {
