@@ -7,6 +7,9 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
@@ -57,6 +60,69 @@ func TestVariants(t *testing.T) {
 			"projectbluefin-lab-595", func(s *snapshot.Snapshot) {
 				delete(s.Nodes[0].Labels, "feature.node.kubernetes.io/pci-0380_1002.present")
 			}, "sched.node-selector", "the device plugin does not run",
+		},
+		"the next slice of the elastic job waits for quota": {
+			"kueue-9986", func(s *snapshot.Snapshot) {
+				next := s.Queued[0].DeepCopy()
+				next.SetName(next.GetName() + "-next")
+				delete(next.Object, "status")
+				s.Queued = append(s.Queued, *next)
+			}, "", "admitted the pod's Workload",
+		},
+		"Kueue has admitted fewer pods": {
+			"kueue-9986", func(s *snapshot.Snapshot) {
+				sets, _, _ := unstructured.NestedSlice(s.Queued[0].Object, "status", "admission", "podSetAssignments")
+				sets[1].(map[string]any)["count"] = int64(1)
+				_ = unstructured.SetNestedSlice(s.Queued[0].Object, sets, "status", "admission", "podSetAssignments")
+			}, "", "admitted the pod's Workload",
+		},
+		"the zone's only node for the pod is cordoned": {
+			"2i2c-infrastructure-7822", func(s *snapshot.Snapshot) {
+				n := &s.Nodes[len(s.Nodes)-1]
+				n.Spec.Taints, n.Spec.Unschedulable = nil, true
+				n.Labels["hub.jupyter.org/node-purpose"] = "core"
+			}, "wl.message/cluster-autoscaler-volume-zone", "recreate it",
+		},
+		"a channel is free": {
+			"grove-485", func(s *snapshot.Snapshot) {
+				for i := range s.ResourceClaims {
+					s.ResourceClaims[i].Status = resourcev1.ResourceClaimStatus{}
+				}
+			}, "dra.unallocatable", "only one ComputeDomain channel",
+		},
+		"the controller mounts nothing that slurmd lacks": {
+			"slurm-operator-13", func(s *snapshot.Snapshot) {
+				for i := range s.Pods {
+					if s.Pods[i].Name == "slurm-controller-0" {
+						s.Pods[i].Spec.Volumes = nil
+					}
+				}
+			}, "wl.message/slurmd-ignores-gpus", "slurm-config",
+		},
+		"slurmd logs no reason": {
+			"slurm-operator-13", func(s *snapshot.Snapshot) {
+				s.Logs = slices.DeleteFunc(s.Logs, func(l snapshot.Log) bool { return l.Container == "slurmd" })
+			}, "wl.message/slurm-gres-count-low", "slurmctld -- nvidia-smi",
+		},
+		"the volume has room for two files": {
+			"vllm-54002", func(s *snapshot.Snapshot) {
+				large := resource.MustParse("64Gi")
+				for i := range s.Pods {
+					for j := range s.Pods[i].Spec.Volumes {
+						if e := s.Pods[i].Spec.Volumes[j].EmptyDir; e != nil && e.SizeLimit != nil {
+							e.SizeLimit = &large
+						}
+					}
+				}
+			}, "wl.pod-failing", "former containers",
+		},
+		"HAMi has allocated the first NPUs": {
+			"HAMi-1894", func(s *snapshot.Snapshot) {
+				for key, value := range s.Nodes[0].Annotations {
+					s.Nodes[0].Annotations[key] = strings.NewReplacer(`"index":3`, `"index":0`, `"index":4`,
+						`"index":1`).Replace(value)
+				}
+			}, "wl.other-accelerator", "ASCEND_RT_VISIBLE_DEVICES",
 		},
 	} {
 		paths, _ := filepath.Glob(filepath.Join("testdata", "field", c.file+"-*.txtar"))

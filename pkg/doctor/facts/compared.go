@@ -38,6 +38,10 @@ import (
 //	conflict: denied PATH, (no volume | hostPath NAME at PATH), user NUMBER
 //	conflict: writes PATH, in (ConfigMap | Secret) NAME at PATH    these volumes are read-only
 //	peer NAME logs: LINE                                     the last error of a pod that refuses a connection
+//	peer NAME logs: LINE                                     the reason why slurmd reports too few GPUs to this pod
+//	unmounted: ConfigMap NAME, which Pod NAME has at PATH    the pod misses a configuration file and mounts less there
+//	kept file: PATH of SIZE per start, volume NAME at PATH of SIZE keeps it    a restarted container has no room
+//	NPUs NUMBERS of the node allocated by HAMi, ASCEND_RT_VISIBLE_DEVICES not set    and they do not begin with 0
 //	refused, but Pod NAME listens on port PORT: LINE         the pod at the address in LINE, according to its log
 //	covered: PATH by volume NAME at PATH                     a volume hides the program in the image
 //	GPUs off: NVIDIA_VISIBLE_DEVICES=VALUE, WHO set it       the variable hides the GPUs
@@ -99,7 +103,8 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.kserveDefaults, f.withoutSidecar, f.unreadEnv,
 		f.heldVolume, f.waitsForBinding, f.unexpanded, f.defaultLimit, f.OtherDomain, f.otherKubelet, f.driverElsewhere,
 		f.switchedOff, f.missingFile, f.mountedTwice, f.refusedByPeer, f.movedPort, f.silent, f.withoutDeviceshare,
-		f.LeftOver, f.smiWorks, f.lostAMD, f.ofKernel, f.unselected,
+		f.LeftOver, f.smiWorks, f.lostAMD, f.ofKernel, f.unselected, f.keptFile, f.unmounted, f.countedByPeer,
+		f.npusOfNode,
 	}
 	if nodes[0] == nil {
 		all = append(f.unadvertised(pod), f.keptOff(pod)...)

@@ -1,11 +1,18 @@
 package facts
 
 import (
+	"encoding/json"
+	"fmt"
 	"path"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
 // This file compares the paths in a container's arguments and errors with the container's volumes, and compares a pod
@@ -145,6 +152,140 @@ func (f *Facts) movedPort(pod *corev1.Pod, _ *Node) (source, text string) {
 		if found && !strings.Contains(refused.Text, ":"+port) {
 			return e.Source, "refused, but Pod " + peer.Name + " listens on port " + port + ": " + refused.Text
 		}
+	}
+	return "", ""
+}
+
+// created matches a program's message about a file that it creates, whose name is unique, and the file's size.
+var created = regexp.MustCompile(`[Cc]reat(?:ed|ing) .*?(/\S*(?:[0-9a-f]{8}|\d{4})\S*) \((\d+(?:\.\d+)?) ([GM])(i?)B\)`)
+
+// keptFile reports a file that a restarted container creates in an emptyDir in memory, if the volume has room for one
+// such file only: an emptyDir keeps the files of former containers.
+func (f *Facts) keptFile(pod *corev1.Pod, _ *Node) (source, text string) {
+	for _, l := range f.LogsOf(pod) {
+		c := containerNamed(pod, l.Container)
+		if c == nil || !slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+			return s.Name == c.Name && s.RestartCount > 0
+		}) {
+			continue
+		}
+		m := created.FindStringSubmatch(l.Text)
+		if m == nil {
+			continue
+		}
+		size, _ := strconv.ParseFloat(m[2], 64)
+		unit := map[string]float64{"G": 1e9, "M": 1e6, "Gi": 1 << 30, "Mi": 1 << 20}[m[3]+m[4]]
+		for _, v := range pod.Spec.Volumes {
+			at := MountOf(c, m[1])
+			if at == nil || v.Name != at.Name || v.EmptyDir == nil || v.EmptyDir.SizeLimit == nil ||
+				v.EmptyDir.Medium != corev1.StorageMediumMemory {
+				continue
+			}
+			if limit := v.EmptyDir.SizeLimit.AsApproximateFloat64(); size*unit <= limit && 2*size*unit > limit {
+				return pathSource(pod, c) + " and restartCount", fmt.Sprintf(
+					"kept file: %s of %s %s%sB per start, volume %s at %s of %s keeps it", m[1], m[2], m[3], m[4], v.Name,
+					at.MountPath, v.EmptyDir.SizeLimit)
+			}
+		}
+	}
+	return "", ""
+}
+
+// unread matches a message about a missing configuration file.
+var unread = regexp.MustCompile(`(?i)(?:can ?not|can't|could not|unable to|failed to) (?:stat|open|read|find|load)\b.*?[\w.-]+\.(?:conf|cfg|ya?ml|toml|json|ini)\b`)
+
+// unmounted reports a ConfigMap that another pod in the namespace mounts in the directory in which this pod, which
+// misses a configuration file, mounts other objects.
+func (f *Facts) unmounted(pod *corev1.Pod, _ *Node) (source, text string) {
+	own := mountedMaps(pod)
+	for i := range f.Snapshot.Pods {
+		other := &f.Snapshot.Pods[i]
+		if other.Namespace != pod.Namespace || other == pod || Ended(other) {
+			continue
+		}
+		maps := mountedMaps(other)
+		for _, dir := range words.SortedKeys(maps) {
+			has, ok := own[dir]
+			if ok && len(has) == 0 && len(maps[dir]) == 1 && slices.ContainsFunc(f.LogsOf(pod),
+				func(l *snapshot.Log) bool { return unread.MatchString(l.Text) }) {
+				return PodObject(pod).String() + " and " + PodObject(other).String() + " .spec.volumes, and the log",
+					"unmounted: ConfigMap " + maps[dir][0] + ", which Pod " + other.Name + " has at " + dir
+			}
+		}
+	}
+	return "", ""
+}
+
+// mountedMaps returns the ConfigMaps in a pod's volumes of ConfigMaps and Secrets, by mount path.
+func mountedMaps(pod *corev1.Pod) map[string][]string {
+	all := map[string][]string{}
+	for c := range Containers(pod) {
+		for _, m := range c.VolumeMounts {
+			for _, v := range pod.Spec.Volumes {
+				switch {
+				case v.Name != m.Name:
+				case v.ConfigMap != nil:
+					all[m.MountPath] = []string{v.ConfigMap.Name}
+				case v.Secret != nil:
+					all[m.MountPath] = nil
+				case v.Projected != nil:
+					all[m.MountPath] = nil
+					for _, s := range v.Projected.Sources {
+						if s.ConfigMap != nil {
+							all[m.MountPath] = append(all[m.MountPath], s.ConfigMap.Name)
+						}
+					}
+				}
+			}
+		}
+	}
+	return all
+}
+
+// countedByPeer reports the log line of a slurmd pod that explains why slurmctld receives too few GPUs from it.
+func (f *Facts) countedByPeer(pod *corev1.Pod, _ *Node) (source, text string) {
+	if _, low := f.GrepLogs(pod, "count reported lower than configured"); !low {
+		return "", ""
+	}
+	for i := range f.Snapshot.Pods {
+		peer := &f.Snapshot.Pods[i]
+		if e, ok := f.GrepLogs(peer, "Ignoring file-less GPU"); ok && peer.Namespace == pod.Namespace {
+			return e.Source, "peer " + peer.Name + " logs: " + e.Text
+		}
+	}
+	return "", ""
+}
+
+// npusOfNode reports Ascend NPUs that HAMi allocated to a pod, if their numbers on the node differ from those in the
+// program, and nothing maps them.
+func (f *Facts) npusOfNode(pod *corev1.Pod, n *Node) (source, text string) {
+	for _, key := range words.SortedKeys(pod.Annotations) {
+		kind, ok := strings.CutSuffix(path.Base(key), "-devices-allocated")
+		var devices []struct {
+			ID    string `json:"id"`
+			Index int    `json:"index"`
+		}
+		register := "hami.io/node-register-" + kind
+		if !ok || !strings.HasPrefix(kind, "Ascend") ||
+			json.Unmarshal([]byte(n.Annotations[register]), &devices) != nil {
+			continue
+		}
+		var numbers []string
+		last := 0
+		for _, d := range devices {
+			if strings.Contains(pod.Annotations[key], d.ID) {
+				numbers, last = append(numbers, strconv.Itoa(d.Index)), max(last, d.Index)
+			}
+		}
+		for i := range pod.Spec.Containers {
+			c := &pod.Spec.Containers[i]
+			if last < len(numbers) || strings.Contains(fmt.Sprint(c.Env, wordsOf(c)), "ASCEND_RT_VISIBLE_DEVICES") {
+				return "", ""
+			}
+		}
+		return PodObject(pod).String() + " .metadata.annotations[" + key + "], .env and .args, and " +
+				n.Object().String() + " .metadata.annotations[" + register + "]",
+			"NPUs " + strings.Join(numbers, ", ") + " of the node allocated by HAMi, ASCEND_RT_VISIBLE_DEVICES not set"
 	}
 	return "", ""
 }

@@ -4,10 +4,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
@@ -42,6 +45,70 @@ func (f *comparer) untolerated(object *unstructured.Unstructured) (all []finding
 			Source: "podSets, ResourceFlavors and nodes",
 			Text:   "no toleration for " + TaintText(&n.Spec.Taints[at]) + " of the GPU nodes, such as " + n.Name,
 		}}
+	}
+	return all
+}
+
+// gatedFor is the time after the admission of its Workload during which a pod may still have Kueue's scheduling gate.
+const gatedFor = 10 * time.Minute
+
+// AdmittedButGated returns evidence that Kueue has admitted a pod's Workload, which has room for the pod, but has not
+// removed the pod's scheduling gate. It returns nothing while another Workload for the pod, such as the next slice of
+// an elastic job, is not admitted.
+func (f *Facts) AdmittedButGated(pod *corev1.Pod) (all []finding.Evidence) {
+	if f.Age(pod) < gatedFor || !slices.ContainsFunc(pod.Spec.SchedulingGates, func(g corev1.PodSchedulingGate) bool {
+		return strings.HasPrefix(g.Name, kueueGroup+"/")
+	}) {
+		return nil
+	}
+	const workload, podset = kueueGroup + "/workload", kueueGroup + "/podset"
+	owner := metav1.GetControllerOfNoCopy(pod)
+	names := pod.Annotations[workload]
+	members := int64(0)
+	for i := range f.Snapshot.Pods {
+		other := &f.Snapshot.Pods[i]
+		by := metav1.GetControllerOfNoCopy(other)
+		if other == pod || owner != nil && by != nil && owner.UID == by.UID {
+			names += " " + other.Annotations[workload]
+			if !Ended(other) && other.Labels[podset] == pod.Labels[podset] {
+				members++
+			}
+		}
+	}
+	for i := range f.Snapshot.Queued {
+		w := &f.Snapshot.Queued[i]
+		if w.GetKind() != "Workload" || w.GetNamespace() != pod.Namespace || IsFinished(w) {
+			continue
+		}
+		own := slices.Contains(strings.Fields(names), w.GetName())
+		related := own
+		for _, o := range w.GetOwnerReferences() {
+			own = own || o.UID == pod.UID || owner != nil && owner.UID == o.UID
+			related = related || own || strings.HasPrefix(pod.Name, o.Name+"-")
+		}
+		if related && (!isTrue(w, "Admitted") || isTrue(w, "Evicted")) {
+			return nil
+		}
+		if !own {
+			continue
+		}
+		var room int64
+		for _, a := range mapsIn(w.Object, "status", "admission", "podSetAssignments") {
+			if set := pod.Labels[podset]; set == "" || a["name"] == set {
+				n, _, _ := unstructured.NestedInt64(a, "count")
+				room += n
+			}
+		}
+		for _, c := range mapsIn(w.Object, "status", "conditions") {
+			if c["type"] == "Admitted" && f.Now.Sub(changed(c)) > gatedFor && room >= members {
+				all = append(all, finding.Evidence{
+					Source: "Workload " + w.GetNamespace() + "/" + w.GetName() + " .status.conditions[Admitted]",
+					Time:   changed(c),
+					Text: fmt.Sprintf("%v; admitted for this group: %s, existing: %d", c["message"],
+						count.Of(int(room), "pod"), members),
+				})
+			}
+		}
 	}
 	return all
 }

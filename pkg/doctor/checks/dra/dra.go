@@ -152,7 +152,10 @@ func checkClass(
 			"helm list -A --filter dra # then upgrade that release to the same version with --reuse-values --set resources.gpus.enabled=true --set gpuResourcesEnabledOverride=true",
 		}
 	}
-	total, free := devices(f, driver)
+	total, free := 0, 0
+	if at >= 0 {
+		total, free = devices(f, driver, &f.DeviceClasses[at])
+	}
 	switch {
 	case at < 0:
 		var has []string
@@ -229,6 +232,9 @@ func checkClass(
 		evidence = append(evidence,
 			finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "ResourceSlices", "%s of %s, all allocated",
 				count.Of(total, "device"), driver))
+		if driver == draDomain && strings.Contains(class, "channel") {
+			return channelsTaken(f, pod, evidence), true
+		}
 		found := claimFinding(pod, evidence, "the claim is waiting, because all devices are in use",
 			finding.Fix{Text: "Free a GPU, or add nodes.", Commands: []string{"kubectl get resourceclaims -A"}})
 		found.Severity = finding.Warning
@@ -263,7 +269,7 @@ var ofDriver = regexp.MustCompile(`device\.driver == ["']([\w.-]+)["']`)
 func ofOther(
 	f *facts.Facts, pod *corev1.Pod, driver string, evidence []finding.Evidence,
 ) (found finding.Finding, ok bool) {
-	total, _ := devices(f, driver)
+	total, _ := devices(f, driver, nil)
 	if driver == "" || !strings.Contains(driver, "gpu") && !facts.OfOthers(driver) || total > 0 {
 		return found, false
 	}
@@ -323,39 +329,6 @@ func claimFinding(pod *corev1.Pod, evidence []finding.Evidence, title string, fi
 	return finding.Finding{
 		Object: facts.PodObject(pod), Confidence: finding.Certain, Title: title, Evidence: evidence, Fix: fix,
 	}
-}
-
-// devices returns the total number of a driver's devices, and the number that are not allocated to a claim.
-func devices(f *facts.Facts, driver string) (total, free int) {
-	taken := map[[2]string]bool{}
-	for i := range f.ResourceClaims {
-		if a := f.ResourceClaims[i].Status.Allocation; a != nil {
-			for _, d := range a.Devices.Results {
-				if d.Driver == driver && (d.AdminAccess == nil || !*d.AdminAccess) {
-					taken[[2]string{d.Pool, d.Device}] = true
-				}
-			}
-		}
-	}
-	newest := map[string]int64{}
-	for _, s := range f.ResourceSlices {
-		if s.Spec.Driver == driver {
-			newest[s.Spec.Pool.Name] = max(newest[s.Spec.Pool.Name], s.Spec.Pool.Generation)
-		}
-	}
-	for i := range f.ResourceSlices {
-		s := &f.ResourceSlices[i].Spec
-		if s.Driver != driver || s.Pool.Generation != newest[s.Pool.Name] { // the driver deletes old slices later
-			continue
-		}
-		total += len(s.Devices)
-		for _, d := range s.Devices {
-			if !taken[[2]string{s.Pool.Name, d.Name}] {
-				free++
-			}
-		}
-	}
-	return total, free
 }
 
 // schedulerMessages quotes the scheduler's message that explains why a pod is not scheduled.

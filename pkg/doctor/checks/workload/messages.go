@@ -116,6 +116,7 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 			issue := finding.Finding{
 				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Title: "the pod is not running",
 				Failed: facts.LastChange(pod), Severity: concern(pod), As: kindOf(pod), PodScope: waiting(f, pod),
+				Evidence: append(scheduler.VolumeApart(f, pod), f.AdmittedButGated(pod)...),
 			}
 			if len(issue.PodScope) > 0 {
 				issue.Severity = finding.Error // GPU pods are waiting for it

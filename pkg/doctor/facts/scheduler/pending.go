@@ -189,6 +189,7 @@ func (s *Scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 			Text: "Check the objects and the log of the controller that owns the gate to see what it is waiting for " +
 				"(with Kueue, quota or an admission check). Do not remove the gate by hand.",
 		}
+		s.leftGated(pod, &v)
 		return v, true
 	case s.preempts(pod.Status.NominatedNodeName):
 		v.Title = "the scheduler has chosen a node for the pod, and pods on that node are still terminating"

@@ -68,3 +68,25 @@ func (s *Scheduler) pinned(pod *corev1.Pod, want map[corev1.ResourceName]int64, 
 		return
 	}
 }
+
+// leftGated describes a pod that still has Kueue's scheduling gate although Kueue admitted the pod's Workload.
+func (s *Scheduler) leftGated(pod *corev1.Pod, v *verdict) {
+	admitted := s.F.AdmittedButGated(pod)
+	if len(admitted) == 0 {
+		return
+	}
+	v.Id, v.Severity, v.Confidence = "sched.unschedulable", finding.Error, finding.Likely
+	v.Title = "Kueue has admitted the pod's Workload, but has not removed the pod's scheduling gate"
+	v.Evidence = append(v.Evidence, admitted...)
+	v.Fix = finding.Fix{
+		Text: "The quota is reserved for the pod, so more quota, more nodes and recreating the pod do not help. Check " +
+			"the log of Kueue's controller for the pod. Without an error there, this is a bug of Kueue, which several " +
+			"releases have for elastic jobs (workload slices) whose pod was replaced or added (kueue#10258, kueue#13121, " +
+			"kueue#14129): update Kueue. Until then, restart the job, or remove the gate from this pod.",
+		Commands: []string{
+			shell.Command("kubectl -n %s get workloads.kueue.x-k8s.io -o wide", pod.Namespace),
+			shell.Command("kubectl -n %s patch pod %s --type json -p %s", pod.Namespace, pod.Name,
+				`[{"op":"remove","path":"/spec/schedulingGates/0"}]`),
+		},
+	}
+}

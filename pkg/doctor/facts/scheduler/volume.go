@@ -170,3 +170,64 @@ func (s *Scheduler) elsewhere(namespace, claim string, roomy []*facts.Node) []fi
 		Text:   fmt.Sprintf(text, words.Joined(there), words.OrNone(words.Joined(here))),
 	}}
 }
+
+// VolumeApart returns evidence that an unscheduled pod may not use any of the nodes that can attach one of its volumes,
+// but may use others.
+//
+//	volume apart: claim NAME requires RULES; the pod may not use NODE (REASON); it may use NODES
+func VolumeApart(f *facts.Facts, pod *corev1.Pod) []finding.Evidence {
+	if !facts.Unscheduled(pod) || !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return VolumeElsewhere(c.Message)
+	}) {
+		return nil
+	}
+	for _, v := range pod.Spec.Volumes {
+		if v.PersistentVolumeClaim == nil {
+			continue
+		}
+		claim := v.PersistentVolumeClaim.ClaimName
+		name, required := facts.AffinityOf(f, pod.Namespace, claim)
+		var apart, others []string
+		usable := false
+		for _, n := range f.Nodes {
+			t, attaches := untolerated(pod, n), admits(required, []*facts.Node{n})
+			switch selects := Selects(pod, n); {
+			case !attaches && t == nil && selects:
+				others = append(others, placeOf(n))
+			case !attaches:
+			case t != nil && strings.Contains(t.Key, "node.kubernetes.io/"): // for example a cordon
+				usable = true
+			case t != nil:
+				apart = append(apart, placeOf(n)+" (taint "+facts.TaintText(t)+")")
+			case !selects:
+				apart = append(apart, placeOf(n)+" ("+words.Joined(MissingLabels(pod.Spec, n))+")")
+			default:
+				usable = true
+			}
+		}
+		if !usable && len(apart) > 0 && len(others) > 0 {
+			return []finding.Evidence{{
+				Source: "PersistentVolume " + name + " .spec.nodeAffinity, labels and taints of the nodes, and " +
+					facts.PodObject(pod).String() + " .spec",
+				Text: "volume apart: claim " + claim + " requires " + rulesOf(required) + "; the pod may not use " +
+					few(apart) + "; it may use " + few(others),
+			}}
+		}
+	}
+	return nil
+}
+
+// few joins the first of the strings, without duplicates.
+func few(all []string) string {
+	slices.Sort(all)
+	all = slices.Compact(all)
+	return words.Joined(all[:min(len(all), words.Few)])
+}
+
+// placeOf describes where a node is.
+func placeOf(n *facts.Node) string {
+	if zone := n.Labels[corev1.LabelTopologyZone]; zone != "" {
+		return "nodes in " + zone
+	}
+	return "Node " + n.Name
+}

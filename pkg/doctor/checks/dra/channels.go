@@ -1,0 +1,115 @@
+package dra
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts/scheduler"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+)
+
+// equals matches a condition on an attribute in the selector of a DeviceClass.
+var equals = regexp.MustCompile(`\.attributes\[["'][\w./-]+["']\]\.(\w+) == (?:["']([^"']*)["']|(\d+))`)
+
+// selects reports whether a device has the attributes that a DeviceClass requires. It evaluates only conditions joined
+// with &&.
+func selects(class *resourcev1.DeviceClass, d *resourcev1.Device) bool {
+	if class == nil {
+		return true
+	}
+	for _, s := range class.Spec.Selectors {
+		if s.CEL == nil || strings.Contains(s.CEL.Expression, "||") || strings.Contains(s.CEL.Expression, "!") {
+			continue
+		}
+		for _, m := range equals.FindAllStringSubmatch(s.CEL.Expression, -1) {
+			if a := d.Attributes[resourcev1.QualifiedName(m[1])]; !(a.StringValue != nil && *a.StringValue == m[2] ||
+				a.IntValue != nil && fmt.Sprint(*a.IntValue) == m[3]) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// devices returns the total number of a driver's devices in a class, and the number that are not allocated to a claim.
+// If the class selects none of the driver's devices, or is nil, devices counts all of them.
+func devices(f *facts.Facts, driver string, class *resourcev1.DeviceClass) (total, free int) {
+	taken := map[[2]string]bool{}
+	for i := range f.ResourceClaims {
+		if a := f.ResourceClaims[i].Status.Allocation; a != nil {
+			for _, d := range a.Devices.Results {
+				if d.Driver == driver && (d.AdminAccess == nil || !*d.AdminAccess) {
+					taken[[2]string{d.Pool, d.Device}] = true
+				}
+			}
+		}
+	}
+	newest := map[string]int64{}
+	for _, s := range f.ResourceSlices {
+		if s.Spec.Driver == driver {
+			newest[s.Spec.Pool.Name] = max(newest[s.Spec.Pool.Name], s.Spec.Pool.Generation)
+		}
+	}
+	for i := range f.ResourceSlices {
+		s := &f.ResourceSlices[i].Spec
+		if s.Driver != driver || s.Pool.Generation != newest[s.Pool.Name] { // the driver deletes old slices later
+			continue
+		}
+		for j := range s.Devices {
+			if d := &s.Devices[j]; selects(class, d) {
+				total++
+				if !taken[[2]string{s.Pool.Name, d.Name}] {
+					free++
+				}
+			}
+		}
+	}
+	if total == 0 && class != nil {
+		return devices(f, driver, nil)
+	}
+	return total, free
+}
+
+// channelsTaken returns the finding about a pod that claims a channel of a ComputeDomain while other pods hold those of
+// all nodes.
+func channelsTaken(f *facts.Facts, pod *corev1.Pod, evidence []finding.Evidence) finding.Finding {
+	for i := range f.ResourceClaims {
+		c := &f.ResourceClaims[i]
+		if a := c.Status.Allocation; a != nil && len(c.Status.ReservedFor) > 0 && len(evidence) < words.Few+2 &&
+			slices.ContainsFunc(a.Devices.Results, func(d resourcev1.DeviceRequestAllocationResult) bool {
+				return d.Driver == draDomain && strings.HasPrefix(d.Device, "channel")
+			}) {
+			evidence = append(evidence, finding.FieldEvidence(finding.Object{Kind: "ResourceClaim",
+				Namespace: c.Namespace, Name: c.Name}, ".status", "%s of pool %s, for Pod %s",
+				a.Devices.Results[0].Device, a.Devices.Results[0].Pool, c.Status.ReservedFor[0].Name))
+		}
+	}
+	found := claimFinding(pod, evidence, "each node has only one ComputeDomain channel, and other pods hold the "+
+		"channels of all nodes", finding.Fix{
+		Text: "Only one pod of a node can hold its channel, so free GPUs and more GPUs in the node do not help. If the " +
+			"pod needs no NVLink to other nodes, which is likely if it uses fewer GPUs than a node has, remove the claim " +
+			"from its template. If an operator adds the claim, disable this for the workload (Grove: annotation " +
+			"grove.io/auto-mnnvl: disabled on the PodCliqueSet, or its automatic MNNVL in the operator's configuration) " +
+			"and recreate its pods. If the pod needs the channel, let one pod use all GPUs of a node, or wait for another node.",
+		Commands: []string{"kubectl get resourceclaims -A",
+			shell.Command("kubectl -n %s get pod %s -o yaml", pod.Namespace, pod.Name)},
+	})
+	all, want := scheduler.New(f), facts.GPUDemand(pod)
+	found.Severity = finding.Warning
+	for _, n := range f.GPUNodes {
+		for name, count := range want {
+			if all.Free(n, name) >= count {
+				found.Severity = finding.Error // the node has room but for the channel
+			}
+		}
+	}
+	return found
+}
