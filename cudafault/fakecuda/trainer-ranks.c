@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 enum { MOST_RANKS = 64, REPORT_MS = 15000, ABORTED = 134 };
@@ -111,7 +112,13 @@ static int dial(const char *host, long port, char *why, size_t size)
 		snprintf(why, size, "[W socket.cpp:464] [c10d] The IPv4 network addresses of (%s, %ld) cannot be retrieved (gai error: %d - %s).", host, port, code, gai_strerror(code));
 		return -1;
 	}
-	if ((fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) >= 0 && connect(fd, found->ai_addr, found->ai_addrlen)) close(fd), fd = -1;
+	// Without a limit, a connection to the address of a pod that is gone is tried for two minutes, and the name is not resolved again.
+	struct timeval most = {.tv_sec = 3};
+	if ((fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) >= 0 && (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most) ||
+		connect(fd, found->ai_addr, found->ai_addrlen))) {
+		errno = errno == EINPROGRESS ? ETIMEDOUT : errno;
+		close(fd), fd = -1;
+	}
 	if (fd < 0) snprintf(why, size, "[W socket.cpp:752] [c10d] The client socket has failed to connect to [%s]:%ld (errno: %d - %s).", host, port, errno, strerror(errno));
 	freeaddrinfo(found);
 	return fd;
