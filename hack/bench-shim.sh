@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What the shim adds to a driver call: calls of functions that do nothing, directly, through the shim (no state; disarmed; armed with a trigger that
-# is far away), and through an interposer that reads a toggle file at each call. Best of ROUNDS rounds of CALLS calls in 20 parts; the ways take turns.
+# is far away), and through an interposer that reads a toggle file on each call. Best of ROUNDS rounds of CALLS calls in 20 parts; the ways take turns.
 # The last line is `pass-through +X ns armed +Y ns`: what is added to the direct call, the larger of cuMemAlloc (2 arguments) and cuLaunchKernel (11).
 #   CALLS=N ROUNDS=N   calls per measurement (20000000) and rounds (7)
 #   LIBRARY=FILE       the shim to measure (default: the committed one for this machine)
@@ -52,7 +52,7 @@ awk -v calls="$calls" -v rounds="$rounds" '
   }
   END {
     printf "ns per call, best of %d x %d calls  cuMemAlloc (2 args)  cuLaunchKernel (11 args)  added at most\n", rounds, calls
-    split("direct,shim without a state,shim disarmed,shim armed for these calls,shim armed for other calls,toggle file at each call", names, ",")
+    split("direct,shim without a state,shim disarmed,shim armed for these calls,shim armed for other calls,toggle file on each call", names, ",")
     for (i = 1; i <= n; i++)
       printf("%-36s %20.2f %25.2f %14s\n", names[i], a[order[i]], l[order[i]], (i == 1 ? "" : sprintf("%+.2f", added(order[i]))))
     x = added("no-state"); y = added("disarmed")

@@ -31,8 +31,8 @@ type Drop string
 
 // The values of Drop.
 const (
-	DropRequests Drop = "requests" // packets to the port: no connection is established
-	DropAnswers  Drop = "answers"  // packets from the port: servers receive requests, but responses are lost
+	DropRequests  Drop = "requests"  // packets to the port: no connection is established
+	DropResponses Drop = "responses" // packets from the port: servers receive requests, but responses are lost
 	// DropLarge drops packets from the port that are longer than LargePacket. Connections are established, but large
 	// responses do not arrive.
 	DropLarge Drop = "large"
@@ -41,7 +41,7 @@ const (
 )
 
 // Drops lists all values of Drop.
-var Drops = []Drop{DropRequests, DropAnswers, DropLarge, DropOutgoing}
+var Drops = []Drop{DropRequests, DropResponses, DropLarge, DropOutgoing}
 
 // LargePacket is the length in bytes, including the IP header, of the longest packet that DropLarge accepts. Every IPv4
 // host must accept 576 bytes (RFC 791).
@@ -98,13 +98,13 @@ func (f Firewall) Validate() error {
 	case f.Partition != nil && (f.Port != 0 || f.Drop != ""):
 		return errors.New("a partition cannot be combined with a blocked port")
 	case f.TTL < time.Second || f.TTL > maxFirewall:
-		return fmt.Errorf("invalid TTL %s: must be 1s to %s", f.TTL, maxFirewall)
+		return fmt.Errorf("invalid TTL %s: must be between 1s and %s", f.TTL, maxFirewall)
 	case f.Partition != nil:
 		return f.Partition.validate()
 	case f.Port < 1 || f.Port > 65535:
 		return fmt.Errorf("invalid TCP port %d", f.Port)
 	case !slices.Contains(Drops, f.Drop):
-		return fmt.Errorf("invalid value %q for drop: must be requests, answers, large or outgoing", f.Drop)
+		return fmt.Errorf("invalid value %q for drop: must be requests, responses, large or outgoing", f.Drop)
 	}
 	return nil
 }

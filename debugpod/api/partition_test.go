@@ -66,7 +66,7 @@ func TestPartitionValidate(t *testing.T) {
 			}
 		})
 	}
-	both := Firewall{Table: "a", TTL: time.Minute, Port: 1, Drop: DropAnswers, Partition: &Partition{}}
+	both := Firewall{Table: "a", TTL: time.Minute, Port: 1, Drop: DropResponses, Partition: &Partition{}}
 	if err := both.Validate(); err == nil || !strings.Contains(err.Error(), "cannot be combined") {
 		t.Errorf("%v", err)
 	}

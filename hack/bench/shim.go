@@ -15,7 +15,7 @@ import (
 var shimLine = regexp.MustCompile(`(?m)^(\S[^\d\n]*?) +(\d+\.\d+) +(\d+\.\d+)`)
 
 // measureShim compares a call to cuLaunchKernel through the shim with a direct call, and with a call through an
-// interposer that only exports the driver's functions and reads a toggle file at each call. The figures are the best of
+// interposer that only exports the driver's functions and reads a toggle file on each call. The figures are the best of
 // the rounds.
 func (b *bench) measureShim(ctx context.Context) ([]row, error) {
 	cmd := exec.CommandContext(ctx, "hack/bench-shim.sh")
@@ -33,7 +33,7 @@ func (b *bench) measureShim(ctx context.Context) ([]row, error) {
 		}
 		launch[m[1]] = sample{ns}
 	}
-	const direct, toggle = "direct", "toggle file at each call"
+	const direct, toggle = "direct", "toggle file on each call"
 	var rows []row
 	for _, c := range [][2]string{
 		{"shim disarmed", direct}, {"shim armed for these calls", direct}, {"shim armed for these calls", toggle},

@@ -18,7 +18,7 @@ var platforms = []platform{
 	{"linux", "amd64"}, {"linux", "arm64"}, {"darwin", "amd64"}, {"darwin", "arm64"}, {"windows", "amd64"},
 }
 
-// choose returns the platforms in a comma-separated list, or all platforms if the list is empty.
+// choose parses a comma-separated list of platforms. If the list is empty, it returns all platforms.
 func choose(list string) ([]platform, error) {
 	if list == "" {
 		return platforms, nil

@@ -22,7 +22,8 @@ import (
 
 var gvr = schema.GroupVersionResource{Group: "chaos-mesh.org", Version: "v1alpha1", Resource: "networkchaos"}
 
-// Peers are the other ends of a direction. If neither pods nor networks are set, the peers are all addresses.
+// Peers are the remote endpoints of the traffic in one direction. If neither pods nor networks are set, every address
+// is a peer.
 type Peers struct {
 	Pods     []string // NAMESPACE/NAME
 	Networks []string // IPv4 addresses and CIDRs

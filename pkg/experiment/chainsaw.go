@@ -245,7 +245,7 @@ func (x *expectedOf) reaction(p *pending, not bool) error {
 	case strings.ContainsAny(p.By, ",\"\n"):
 		return fmt.Errorf("by %q cannot be expressed in Chainsaw: --expect is a comma-separated list", p.By)
 	case limit < time.Second || limit > 24*time.Hour:
-		return fmt.Errorf("%s cannot be expressed in Chainsaw: --within must be 1s to 24h", limit)
+		return fmt.Errorf("%s cannot be expressed in Chainsaw: --within must be between 1s and 24h", limit)
 	case slices.Contains(x.expect, word) || slices.Contains(x.not, word):
 		return errors.New("the same reaction cannot be expected twice for one fault")
 	case x.limits[p.name] != 0 && x.limits[p.name] != limit:

@@ -78,7 +78,7 @@ func TestChainsawErrors(t *testing.T) {
 		{inject + "- revert: {}\n- wait: 1s\n- expect: [{name: cordoned, within: 1m}]", "steps[1]: a reaction"},
 		{"steps: [{expect: [{name: cordoned, within: 1m}]}]", "steps[0]: a reaction"},
 		{inject + "- expect: [{name: evicted, pod: a/b, within: 1m}]", "steps[1]: evicted: pod cannot be expressed"},
-		{inject + "- expect: [{name: cordoned, within: 1ms}]", "1s to 24h"},
+		{inject + "- expect: [{name: cordoned, within: 1ms}]", "between 1s and 24h"},
 		{inject + "- expect: [{name: cordoned, by: 'a,b', within: 1m}]", `by "a,b" cannot be expressed`},
 		{inject + "- expect: [{name: cordoned, within: 1m}]\n- expect-not: [{name: cordoned, for: 1m}]", "twice"},
 		{

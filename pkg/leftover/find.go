@@ -64,7 +64,7 @@ func (f *Finder) Find(ctx context.Context) (*Found, error) {
 	return s.result(), nil
 }
 
-// search is the state of one Find.
+// search holds the state of a single call to Find.
 type search struct {
 	*Finder
 	*inventory

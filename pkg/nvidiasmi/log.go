@@ -186,7 +186,7 @@ type Process struct {
 	ComputeInstance *int64 `json:"computeInstance,omitempty"`
 }
 
-// Fabric describes the NVLink fabric behind NVSwitches, on Hopper and later; empty without a fabric.
+// Fabric describes the NVLink fabric behind NVSwitches, on Hopper and later. It is empty if there is no fabric.
 type Fabric struct {
 	State   string `json:"state,omitempty"`   // Not Started, In Progress, Completed
 	Status  string `json:"status,omitempty"`  // Success, or the name of an NVML error

@@ -359,8 +359,8 @@ func (w *Walker) json(at where, name string, raw []byte) []byte {
 	return cleaned
 }
 
-// WalkTexts removes secrets from all strings in the value that a pointer points to, treating them as text, because data
-// from a node consists of neither settings nor identifiers.
+// WalkTexts removes secrets from all strings that the pointer leads to. It treats them as free text, because data from
+// a node contains no settings or identifiers.
 func (w *Walker) WalkTexts(place string, pointer any) {
 	w.walk(where{place: place, texts: true}, "", reflect.ValueOf(pointer))
 }

@@ -15,7 +15,7 @@ func (v *View) anyUses(systemd bool) bool {
 }
 
 // cgroups finds handlers whose cgroup driver differs from the default handler's, or from the kubelet's if the kubelet's
-// driver is authoritative. Only the pods of these handlers fail.
+// driver is authoritative. Only pods that use these handlers fail.
 func (v *View) cgroups() []Finding {
 	var expected *bool
 	who := ""

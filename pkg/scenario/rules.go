@@ -26,7 +26,7 @@ var (
 )
 
 // difficulties are the supported difficulties, in the order of `scenario list`.
-var difficulties = []string{"junior", "middle", "senior"}
+var difficulties = []string{"junior", "mid-level", "senior"}
 
 // rules checks constraints that the Go types do not express.
 func (c *checker) rules(n *node, t reflect.Type, path string) {

@@ -57,7 +57,7 @@ type Scenario struct {
 // Metadata describes the scenario.
 type Metadata struct {
 	Name       string   `json:"name"`       // as used on the command line: gpu-resources
-	Difficulty string   `json:"difficulty"` // junior, middle, senior
+	Difficulty string   `json:"difficulty"` // junior, mid-level, senior
 	Minutes    int      `json:"minutes"`    // time box
 	Tags       []string `json:"tags,omitempty"`
 }

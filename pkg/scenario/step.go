@@ -67,7 +67,7 @@ type Firewall struct {
 	Node  string `json:"node"`
 	Table string `json:"table"` // in family inet; must not exist yet
 	Port  int    `json:"port"`  // server port
-	// Drop determines which packets to drop: requests, answers, large (responses longer than 576 bytes), or outgoing
+	// Drop determines which packets to drop: requests, responses, large (responses longer than 576 bytes), or outgoing
 	// (requests of the node itself).
 	Drop string `json:"drop"`
 }

@@ -54,11 +54,10 @@ type Snapshot struct {
 	Queues []unstructured.Unstructured
 	// Queued are the objects waiting in the queues: Workloads (Kueue) and PodGroups (Volcano, KAI Scheduler).
 	Queued []unstructured.Unstructured
-	// PersistentVolumes contains volumes of unscheduled pods that cannot be attached to nodes in other zones, reduced
-	// to their locations.
+	// PersistentVolumes contains the volumes of unscheduled pods, reduced to their locations, if the volumes cannot be
+	// attached to nodes in other zones.
 	PersistentVolumes []unstructured.Unstructured
-	// PersistentVolumeClaims contains the claims of unscheduled pods to which no volume is bound, reduced to their
-	// storage classes.
+	// PersistentVolumeClaims contains the unbound claims of unscheduled pods, reduced to their storage classes.
 	PersistentVolumeClaims []unstructured.Unstructured
 	// CRDs are the names of the CustomResourceDefinitions in relevant groups: nvidia.com,
 	// monitoring.coreos.com, ...

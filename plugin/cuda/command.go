@@ -76,7 +76,7 @@ func checkReference(text string) error {
 	kind, name, found := strings.Cut(text, "/")
 	switch {
 	case strings.TrimSpace(text) == "":
-		return errors.New("the workload is empty: is a variable unset?")
+		return errors.New("the workload name is empty: is a variable unset?")
 	case !found:
 		return fmt.Errorf("invalid workload %q: must be TYPE/NAME, such as deployment/%s", text, text)
 	case kind == "" || name == "" || strings.Contains(name, "/"):

@@ -157,7 +157,7 @@ func (s *switching) mayArm(run ledger.Run, step string, now time.Time) error {
 		return fmt.Errorf("run %s was closed at %s (%s): inject the fault again", s.id,
 			run.Closed.Local().Format(time.DateTime), run.Phase)
 	case run.InItsWay(now):
-		return fmt.Errorf("run %s is still being injected: wait until it completes", s.id)
+		return fmt.Errorf("the fault of run %s is still being injected: wait until the injection completes", s.id)
 	case run.Phase == ledger.Interrupted, run.Phase == ledger.Failed:
 		return fmt.Errorf(
 			"run %s was interrupted or is being reverted (%s): revert the run with %s, and inject the fault again", s.id,

@@ -41,10 +41,10 @@ func fixable() []string { return []string{fixCapacity, fixHandler, fixInjected} 
 // repair describes what --fix does: either carry out a plan in a session, or revert runs.
 type repair struct {
 	plan fault.Plan
-	// says contains a line for each change, diff shows the objects to create, and done is printed after the changes.
-	says, done []string
-	diff       string
-	revert     []string // IDs of the runs to revert
+	// summary contains a line for each change, diff shows the objects to create, and done is printed after the changes.
+	summary, done []string
+	diff          string
+	revert        []string // IDs of the runs to revert
 }
 
 // everyPod is the interval at which --fix polls for the new pod.
@@ -71,7 +71,7 @@ func (e *examination) fixRoot(ctx context.Context, cluster *kube.Cluster, s *sna
 // carryOut shows a repair, asks for confirmation, and applies it.
 func (e *examination) carryOut(ctx context.Context, cluster *kube.Cluster, fix repair) error {
 	say := func(format string, args ...any) { printer.Talk(e.streams.ErrOut, format, args...) }
-	for _, line := range fix.says {
+	for _, line := range fix.summary {
 		say("%s", line)
 	}
 	if fix.diff != "" {
@@ -246,7 +246,7 @@ func reverting(s *snapshot.Snapshot, root finding.Finding) (repair, error) {
 	for _, run := range s.Runs {
 		if run.Closed.IsZero() && about(run) {
 			fix.revert = append(fix.revert, run.ID)
-			fix.says = append(fix.says, fmt.Sprintf("revert run %s: %s, by %s", run.ID, run.Summary, run.By))
+			fix.summary = append(fix.summary, fmt.Sprintf("revert run %s: %s, by %s", run.ID, run.Summary, run.By))
 			fix.done = append(fix.done, "run/"+run.ID+" reverted")
 		}
 	}
@@ -327,7 +327,7 @@ func (e *examination) createClasses(
 			return fix, fmt.Errorf("show RuntimeClass %s: %w", o.Name, err)
 		}
 		fix.plan.Changes = append(fix.plan.Changes, change)
-		fix.says = append(fix.says, fmt.Sprintf("create RuntimeClass %s; its handler %s is loaded on %s", o.Name,
+		fix.summary = append(fix.summary, fmt.Sprintf("create RuntimeClass %s; its handler %s is loaded on %s", o.Name,
 			handler, strings.Join(nodes[:min(3, len(nodes))], ", ")))
 		fix.diff += "+ " + strings.ReplaceAll(strings.TrimSpace(string(raw)), "\n", "\n+ ") + "\n"
 		fix.done = append(fix.done, "runtimeclass.node.k8s.io/"+o.Name+" created")
@@ -404,7 +404,7 @@ func (e *examination) restartPlugin(
 			}
 			fix.plan.Needs = fault.Permissions(fix.plan.Needs, fixes.Permissions(p.Namespace))
 			fix.plan.Changes = append(fix.plan.Changes, change)
-			fix.says = append(fix.says, fmt.Sprintf(
+			fix.summary = append(fix.summary, fmt.Sprintf(
 				"delete pod %s/%s on node %s; its DaemonSet recreates it. GPU pods keep running. This cannot be undone, and does not need to be",
 				p.Namespace, p.Name, o.Name,
 			))

@@ -195,7 +195,7 @@ func TestRestartOfTheDevicePlugin(t *testing.T) {
 	e, cluster, _, _, _ := fixing(t, fixCapacity, append(withoutGPUs(), &stuck)...)
 	fix, err := e.repair(t.Context(), cluster, s, root)
 	if err != nil || len(fix.plan.Changes) != 1 || !fix.plan.Changes[0].Undo.IsPermanent() ||
-		!strings.Contains(fix.says[0], "cannot be undone") {
+		!strings.Contains(fix.summary[0], "cannot be undone") {
 		t.Errorf("%+v, %v", fix, err)
 	}
 	pending := devicePlugin(corev1.PodPending)

@@ -96,7 +96,7 @@ func (o *Observation) Finish(ctx context.Context, run *ledger.Run, format printe
 	return nil
 }
 
-// Shower returns a function that prints each reaction on a line.
+// Shower returns a function that prints each reaction on its own line.
 func Shower(out io.Writer) func(experiment.Entry) {
 	return func(e experiment.Entry) {
 		printer.Talk(out, "%s", Line(e))

@@ -37,7 +37,7 @@ before the command started, the cluster's own timestamps are shown, which are pr
 		Example: `  # Follow the cluster's reactions to a run
   kubectl gpu-fault watch xid-7k3f9q
 
-  # Watch only for a minute
+  # Watch for only one minute
   kubectl gpu-fault watch xid-7k3f9q --for 1m`,
 		Args: usage.ExactArgs(1, "the ID of a run", "kubectl gpu-fault watch xid-7k3f9q"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -129,7 +129,7 @@ func (c *Connection) isNowhere(config *rest.Config) bool {
 	return err == nil && len(raw.Clusters) == 0 && strings.HasSuffix(config.Host, "localhost:8080")
 }
 
-// Files returns the kubeconfig files of the connection, and the default file.
+// Files returns the kubeconfig files that the connection uses, plus the default file.
 func (c *Connection) Files() []string {
 	return append(c.ToRawKubeConfigLoader().ConfigAccess().GetLoadingPrecedence(), clientcmd.RecommendedHomeFile)
 }

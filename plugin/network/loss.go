@@ -18,8 +18,8 @@ func newLossCommand(connection *kube.Connection, streams genericiooptions.IOStre
 		Long: `Randomly drop a percentage of the packets between pods and their peers, in the kernel of the pods' nodes, as a bad cable or a congested switch
 does. TCP retransmits lost packets: connections become slow, and fail only if the loss is high.
 
-Targets, peers, limits and undo are the same as for network partition. --to drops packets that the pods send to the peer; --from drops packets that they
-receive from it. By default, packets in both directions are dropped, so that a request or its response is more likely to be lost.
+Targets, peers, limits, and how the fault is undone are the same as for network partition. --to drops packets that the pods send to the peer;
+--from drops packets that they receive from it. By default, packets in both directions are dropped, so that a request or its response is more likely to be lost.
 
 With --via chaos-mesh, packets are dropped on the sender: --from must be pod/NAME, and the default is --to any.
 

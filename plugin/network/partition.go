@@ -68,7 +68,7 @@ A peer is one of these:
 --to drops the packets that the pods send to the peer; --from drops the packets that they receive from it. By default, all packets to and from any
 address are dropped. A connection needs both directions: with --to alone, requests from the peer arrive, but the responses are lost.
 
-The rules match addresses. Packets to a Service have the address of the pod behind the Service. A recreated pod has a different address, and is not
+The rules match addresses. Packets to a Service carry the destination address of the pod behind it. A recreated pod has a different address, and is not
 cut off. Packets between a pod and its own node are not dropped, so the kubelet's probes continue to work.
 
 With --via chaos-mesh, an installed Chaos Mesh injects the fault instead: the command creates NetworkChaos objects and waits until their status

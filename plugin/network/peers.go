@@ -69,7 +69,8 @@ func parsePeer(text string) (peer, error) {
 	case found && (kind == "pod" || kind == "pods"):
 		return p.ofPod(rest)
 	case found && slices.Contains([]string{"svc", "service", "services"}, kind):
-		return p, errors.New("packets to a Service have the address of the pod behind the Service: specify the pods")
+		return p, errors.New("packets to a Service carry the destination address of the pod behind it: " +
+			"specify the pods")
 	case strings.HasPrefix(text, "-"):
 		return p, fmt.Errorf("%w; is a value missing?", errPeer)
 	}

@@ -27,8 +27,8 @@ func checkServices(ctx context.Context, cluster *kube.Cluster, peers []peer) (no
 		switch {
 		case of == "":
 		case p.network.IsSingleIP():
-			problems = append(problems, fmt.Errorf("peer %s is an address of Service %s; packets have the address of the "+
-				"pod behind the Service: specify the pods, or dns", p.text, of))
+			problems = append(problems, fmt.Errorf("peer %s is an address of Service %s; packets carry the address of "+
+				"the pod behind the Service: specify the pods, or dns", p.text, of))
 		default:
 			notes = append(notes, fmt.Sprintf("%s contains addresses of Services, such as %s of %s. "+
 				"Packets to Services are not affected, unless the pods behind them are also peers", p.text, address, of))

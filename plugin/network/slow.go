@@ -23,9 +23,9 @@ func newSlowCommand(connection *kube.Connection, streams genericiooptions.IOStre
 		Long: `Delay the packets that pods receive from their peers, or limit their rate, in the kernel of the pods' nodes, as a congested or a degraded
 link does.
 
-Targets, peers, limits and undo are the same as for network partition. Only packets that the pods receive are slowed down: the latency is added once
-per round trip, and twice if the peer is also one of the selected pods. --from selects the peers; by default, packets from all
-addresses are slowed down.
+Targets, peers, limits, and how the fault is undone are the same as for network partition. Only packets that the pods receive are delayed: the
+latency is added once per round trip, and twice if the peer is also one of the selected pods. --from selects the peers; by default, packets from all
+addresses are delayed.
 
 The packets wait in a queueing discipline (tc) on the node's end of the pods' links: in HTB, and for --latency also in netem. Most kernels have
 both as modules. If a node's kernel lacks one, if a pod's link is not a veth link, or if the link already has a queueing discipline,

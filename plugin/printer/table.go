@@ -1,5 +1,5 @@
-// Package printer writes results like kubectl: as plain tables, as versioned objects in JSON or YAML, as names, or with
-// a template. Only this package uses tablewriter and the width of the terminal.
+// Package printer writes results as kubectl does: as plain tables, as versioned objects in JSON or YAML, as names, or
+// with a template. Only this package imports tablewriter or depends on the terminal's width.
 package printer
 
 import (

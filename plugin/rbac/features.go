@@ -98,7 +98,7 @@ func Features() []Feature {
 			func(s Scope) ([]fault.Permission, error) {
 				return fault.Permissions(fault.BasePermissions(s.Ledger), device.TaintPermissions()), nil
 			}},
-		{"cuda", "make CUDA calls of workloads fail: change workloads and exec into their pods",
+		{"cuda", "make workloads' CUDA calls fail: change workloads and exec into their pods",
 			"Can run any code in the namespace's pods, by exec or by changing workloads, and therefore read every Secret and use every service account " +
 				"in the namespace. " + writesLedger,
 			func(s Scope) ([]fault.Permission, error) {

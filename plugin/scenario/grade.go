@@ -121,7 +121,7 @@ func (g *grading) judge(
 		return nil, err
 	}
 	if e.Last() == nil {
-		return nil, fmt.Errorf("exercise %s has not been graded yet; to grade it, remove --last", e.ID)
+		return nil, fmt.Errorf("exercise %s has not been graded yet; to grade it, run the command without --last", e.ID)
 	}
 	if transcript != nil {
 		err = lab.Retell(ctx, e.Last(), transcript)

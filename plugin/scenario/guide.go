@@ -15,7 +15,7 @@ func Guide(r *scenario.Resolved) string {
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	name := r.Metadata.Name
 	line("# %s\n", r.Public.Title)
-	line("Scenario: `%s`. Difficulty: %s. Time: %s. Requires: %s. This page shows the variant for seed %d on a cluster of two nodes, each with two GPUs. Other seeds use other names, "+
+	line("Scenario: `%s`. Level: %s. Time: %s. Requires: %s. This page shows the variant for seed %d on a cluster of two nodes, each with two GPUs. Other seeds use other names, "+
 		"and may have a different cause. To see the answer for a running exercise, run `scenario reveal`.\n", name,
 		r.Metadata.Difficulty, count.Of(r.Metadata.Minutes, "minute"), needs(r.Requires), r.Seed)
 	if other := r.Requires.Otherwise; other != "" {

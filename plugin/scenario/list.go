@@ -63,7 +63,7 @@ func (c *common) newListCommand() *cobra.Command {
 				return format.Object(c.streams.Out, list, names...)
 			}
 			t := &printer.Table{
-				Header: []string{"NAME", "DIFFICULTY", "MINUTES", "NEEDS", "TITLE"}, NoHeader: format.NoHeader,
+				Header: []string{"NAME", "LEVEL", "MINUTES", "NEEDS", "TITLE"}, NoHeader: format.NoHeader,
 			}
 			if format.IsWide() {
 				t.Header = append(t.Header, "TAGS")
@@ -92,9 +92,11 @@ func needs(r scenario.Requires) string {
 		words = append(words, count.Of(r.Nodes, "GPU node"))
 	}
 	if r.GPUs > 0 {
-		words = append(words, count.Of(r.GPUs, "free GPU"))
+		gpus := count.Of(r.GPUs, "free GPU")
 		if r.Nodes > 1 {
-			words[len(words)-1] += " each"
+			words = []string{words[0] + " with " + gpus + " each"}
+		} else {
+			words = append(words, gpus)
 		}
 	}
 	if r.NetworkPolicy {

@@ -55,7 +55,7 @@ func (c *common) newShowCommand() *cobra.Command {
 func describe(s *scenario.Scenario) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s (%s)\n\n", s.Public.Title, s.Metadata.Name)
-	fmt.Fprintf(&b, "Difficulty:  %s\nTime box:    %s\nRequires:    %s\n", s.Metadata.Difficulty,
+	fmt.Fprintf(&b, "Level:       %s\nTime box:    %s\nRequires:    %s\n", s.Metadata.Difficulty,
 		count.Of(s.Metadata.Minutes, "minute"), needs(s.Requires))
 	if other := s.Requires.Otherwise; other != "" {
 		fmt.Fprintf(&b, "Otherwise:   %s, if NetworkPolicies are not enforced\n", other)

@@ -139,7 +139,7 @@ func (s *starting) addFlags(cmd *cobra.Command) {
 		dryrun.Modes()...)
 	flags.BoolVarP(&s.yes, "yes", "y", false, "Do not ask for confirmation")
 	flags.StringVar(&s.workload, "workload", "",
-		"Existing Deployment to break instead of a new lab, as deployment/NAME in the namespace set with -n; "+
+		"Existing Deployment to break instead of a new lab, specified as deployment/NAME, in the namespace set with -n; "+
 			"restored at the end")
 	flags.StringSliceVar(&s.with, "with", nil,
 		"Other scenarios to start at the same time, as separate exercises for the same candidate; none may change nodes")

@@ -1,4 +1,4 @@
-// The design of the systems that this one is compared with, made anew: an interposer that opens, reads and closes its toggle file at each call.
+// The design of the systems that this one is compared with, made anew: an interposer that opens, reads and closes its toggle file on each call.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

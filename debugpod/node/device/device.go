@@ -234,8 +234,8 @@ func slow(registration time.Duration) time.Duration {
 	return min(max(notice, 5*registration), 10*time.Second)
 }
 
-// reregister re-registers the real plugin for a resource, and returns once the kubelet has recorded its devices. Not
-// all of them must be healthy, because one may have failed in the meantime.
+// reregister re-registers the real plugin for a resource, and returns once the kubelet has recorded its devices.
+// They need not all be healthy, because one may have failed in the meantime.
 func (n node) reregister(ctx context.Context, r record) error {
 	before, err := os.Stat(n.checkpointFile())
 	if err != nil {

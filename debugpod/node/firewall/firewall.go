@@ -18,7 +18,7 @@ import (
 // ruleOf returns a run's rule in nft syntax.
 func ruleOf(f api.Firewall, run string) string {
 	switch f.Drop {
-	case api.DropAnswers:
+	case api.DropResponses:
 		return "tcp sport @" + api.FirewallSet(run) + " counter drop"
 	case api.DropLarge:
 		return fmt.Sprintf("meta length > %d tcp sport @%s counter drop", api.LargePacket, api.FirewallSet(run))

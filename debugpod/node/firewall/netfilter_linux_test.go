@@ -63,10 +63,10 @@ func built(t *testing.T, filter packetFilter, f api.Firewall) *api.BuiltFirewall
 func TestFirewallInTheKernel(t *testing.T) {
 	t.Parallel()
 	for drop, rule := range map[api.Drop]string{
-		api.DropRequests: "tcp dport @" + api.FirewallSet(testRun) + " counter drop",
-		api.DropAnswers:  "tcp sport @" + api.FirewallSet(testRun) + " counter drop",
-		api.DropOutgoing: "tcp dport @" + api.FirewallSet(testRun) + " counter drop",
-		api.DropLarge:    "meta length > 576 tcp sport @" + api.FirewallSet(testRun) + " counter drop",
+		api.DropRequests:  "tcp dport @" + api.FirewallSet(testRun) + " counter drop",
+		api.DropResponses: "tcp sport @" + api.FirewallSet(testRun) + " counter drop",
+		api.DropOutgoing:  "tcp dport @" + api.FirewallSet(testRun) + " counter drop",
+		api.DropLarge:     "meta length > 576 tcp sport @" + api.FirewallSet(testRun) + " counter drop",
 	} {
 		t.Run(string(drop), func(t *testing.T) {
 			t.Parallel()

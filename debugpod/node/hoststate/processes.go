@@ -31,7 +31,7 @@ func readProcesses(proc fs.FS, found map[string]string) {
 	}
 }
 
-// mostCommand is the maximum number of bytes of a command line to list.
+// mostCommand is the maximum number of bytes to show of each command line.
 const mostCommand = 120
 
 // supervised reports whether the control groups of a process belong to a pod, a service or a login session.

@@ -109,8 +109,8 @@ func parseGPU(text string) (gpu api.GPU, excluded bool) {
 	return gpu, excluded
 }
 
-// smiTimeout is the timeout for nvidia-smi. It takes several seconds without persistence mode, and hangs if a GPU is
-// broken.
+// smiTimeout is the timeout for nvidia-smi, which takes several seconds without persistence mode and hangs if a GPU
+// is broken.
 const smiTimeout = 8 * time.Second
 
 // nvidiaSMI runs the node's nvidia-smi and returns the PCI address and UUID of every GPU.

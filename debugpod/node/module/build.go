@@ -227,7 +227,7 @@ func compile(ctx context.Context, dir, headers, compiler string) ([]byte, error)
 	if err := runQuietly(ctx, "make", "-C", headers, "M="+dir, "CC="+compiler, "modules"); err != nil {
 		return nil, err
 	}
-	// Most of the 300 KB is debug information. Without strip, the module is only larger.
+	// Most of the 300 KB is debug information. If strip is not available, the module is merely larger.
 	_ = runQuietly(ctx, "strip", "--strip-debug", built)
 	return os.ReadFile(built)
 }

@@ -50,7 +50,7 @@ import (
 //	runs elsewhere: toolkit VERSION there, VERSION here      a pod with the same image runs on another node
 //	hangs in the library of HAMi; nvidia-smi on the node works with driver VERSION
 //	hangs with LD_PRELOAD=PATH; nvidia-smi on the node works with driver VERSION
-//	works as root: fails as user NUMBER                      a pod with the same image runs on the node as root
+//	works as root, but fails as user NUMBER                  a pod with the same image runs on the node as root
 //	containerd restarted at TIME, the toolkit configured it at TIME   before the pod started
 //	stale: OSTREE_VERSION=VERSION, (no worker of NFD on the node | a worker of NFD runs)    the node's image differs
 //	name: no pod has the DNS name NAME: REASON               see NamesPeers for other facts about pod names

@@ -59,7 +59,7 @@ func (f *Facts) worksAsRoot(pod *corev1.Pod, n *Node) (source, text string) {
 		for name := range GPURequests(pod) {
 			if _, same := GPURequests(other)[name]; same {
 				return PodObject(other).String() + ", with the same image on the same node, .runAsUser: 0",
-					fmt.Sprintf("works as root: fails as user %d", *user)
+					fmt.Sprintf("works as root, but fails as user %d", *user)
 			}
 		}
 	}

@@ -97,8 +97,8 @@ func (v *GPUView) IncidentFinding(
 		}
 		f.Fix = finding.Fix{
 			Text: "Find out what wrote the line: this tool, or another tool that tests fault detection. Detectors " +
-				"that read the log react to the line as if it were a real error. The driver logs with the facility " +
-				"kern, programs with the facility user.",
+				"that read the log react to the line as if it were a real error. The driver logs with the kern " +
+				"facility; programs log with the user facility.",
 			Commands: []string{shell.OnHost(v.Node.Name, "sudo dmesg -x | grep -e NVRM -e nvswitch")},
 		}
 	case g.Incidents[0].Primary.Condition != "":

@@ -183,7 +183,7 @@ func (f *Facts) Heads(pods []*corev1.Pod) []signatures.Line {
 	return all
 }
 
-// Typical returns a GPU node if all GPU nodes have the same distribution, and nil otherwise. For an unscheduled pod,
+// Typical returns a GPU node if all GPU nodes run the same distribution, and nil otherwise. For an unscheduled pod,
 // this node's platform determines the fix.
 func (f *Facts) Typical() *Node {
 	for _, n := range f.GPUNodes {

@@ -264,7 +264,7 @@ func TestUndoSaysWhatBecameOfEachFile(t *testing.T) {
 		"by the dead man": {deadman.Restored{
 			Files:      []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeAlready, SameMeta: true}},
 			SameConfig: true, ByDeadMan: &deadman.Status{Cause: "TTL"},
-		}, ledger.StateReverted, []string{"times are restored", "dead man", "TTL"}},
+		}, ledger.StateReverted, []string{"times were restored", "dead man", "TTL"}},
 		"by somebody": {
 			deadman.Restored{
 				Files: []deadman.RestoredFile{{Path: config, Outcome: deadman.OutcomeAlready}}, SameConfig: true,

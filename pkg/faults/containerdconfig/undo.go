@@ -319,17 +319,18 @@ func verdict(restored deadman.Restored) (ledger.State, string, error) {
 	}
 	var lines []string
 	if len(put) > 0 {
-		lines = append(lines, fmt.Sprintf("%s: content, mode, owner and times are restored", strings.Join(put, ", ")))
+		lines = append(lines, fmt.Sprintf("%s: content, mode, owner and times were restored", strings.Join(put, ", ")))
 	}
 	if len(over) > 0 {
 		lines = append(lines, fmt.Sprintf(
-			"%s: changes by another client were overwritten, as requested; content, mode, owner and times are restored",
+			"%s: changes by another client were overwritten, as requested; content, mode, owner and times were "+
+				"restored",
 			strings.Join(over, ", "),
 		))
 	}
 	if len(already) > 0 {
 		lines = append(lines,
-			fmt.Sprintf("%s: content, mode, owner and times are restored%s", strings.Join(already, ", "),
+			fmt.Sprintf("%s: content, mode, owner and times were restored%s", strings.Join(already, ", "),
 				who(restored)))
 	}
 	if len(by) > 0 {

@@ -32,8 +32,8 @@ import (
 // UndoKind is the ledger.Undo.Kind for cordons.
 const UndoKind = "cordon"
 
-// KindScheduling is the kind of the target. It is not Node, because the run that injects the fault locks the node
-// itself.
+// KindScheduling is the kind of the target. It is not Node, because the run that injects the fault already locks
+// the node.
 const KindScheduling = "NodeScheduling"
 
 // manager is the prefix of the field managers of all runs.
@@ -169,7 +169,7 @@ func (u Undoer) Undo(
 	ctx context.Context, run ledger.Run, step ledger.Step,
 ) (state ledger.State, said string, err error) {
 	if u.Client == nil {
-		return "", "", errors.New("undoing the change requires a cluster")
+		return "", "", errors.New("undoing the change requires a connection to the cluster")
 	}
 	if step.Target.Kind != KindScheduling {
 		return "", "", fmt.Errorf("the record's undo data is rejected: the target is %s, not a "+

@@ -72,7 +72,7 @@ func (u Undoer) read(ctx context.Context, run ledger.Run, step ledger.Step) (d *
 		return nil, false,
 			fmt.Errorf("the record's undo data is rejected: %s is not the ConfigMap of run %s", d.ConfigMap, run.ID)
 	case u.Cluster == nil:
-		return nil, false, errors.New("undoing the change requires a cluster")
+		return nil, false, errors.New("undoing the change requires a connection to the cluster")
 	}
 	if err := d.checkUndo(step.Target, u.LedgerNamespace); err != nil {
 		return nil, false, fmt.Errorf("the record's undo data is rejected: %w", err)

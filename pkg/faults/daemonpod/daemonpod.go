@@ -334,7 +334,7 @@ func (r *Replacement) create(ctx context.Context, pod *corev1.Pod, data map[stri
 // creation times in seconds.
 const olderBy = 1100 * time.Millisecond
 
-// takeOver deletes the original, and makes the copy, which was created at the given time, the DaemonSet's pod.
+// takeOver deletes the original so that the DaemonSet adopts the copy. The copy was created at the given time.
 func (r *Replacement) takeOver(ctx context.Context, pod *corev1.Pod, made time.Time) (*corev1.Pod, error) {
 	pods := r.Client.CoreV1().Pods(pod.Namespace)
 	select {

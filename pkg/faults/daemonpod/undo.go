@@ -85,7 +85,7 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 		return "", "", fmt.Errorf("the record's undo data is rejected: %w", err)
 	}
 	if u.Client == nil {
-		return "", "", errors.New("undoing the change requires a cluster")
+		return "", "", errors.New("undoing the change requires a connection to the cluster")
 	}
 	done, err := u.delete(ctx, run.ID, node, d)
 	if err != nil {

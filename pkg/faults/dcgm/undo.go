@@ -54,7 +54,7 @@ func (u Undoer) Undo(ctx context.Context, _ ledger.Run, step ledger.Step) (ledge
 		}
 	}
 	if u.Engine.Client == nil || u.Engine.Execer == nil {
-		return "", "", errors.New("undoing the change requires a cluster")
+		return "", "", errors.New("undoing the change requires a connection to the cluster")
 	}
 	pods, err := u.Engine.podsOn(ctx, step.Target.Name)
 	if err != nil {

@@ -63,7 +63,7 @@ func (r *recorder) Save(_ context.Context, change func(*ledger.Step)) error {
 }
 func (r *recorder) Progress(string) {}
 
-var asked = api.Firewall{Table: "hardening", Port: 27000, Drop: api.DropAnswers}
+var asked = api.Firewall{Table: "hardening", Port: 27000, Drop: api.DropResponses}
 
 func (p *fakePod) apply(t *testing.T, r *recorder) ([]ledger.Evidence, error) {
 	in := &Injection{Start: p.start}
@@ -189,7 +189,7 @@ func TestPartitionEvidence(t *testing.T) {
 // about the run, and told nothing of what the record says, which anyone with rights on ConfigMaps may have written.
 func TestUndo(t *testing.T) {
 	t.Parallel()
-	good := json.RawMessage(`{"firewall": {"table": "hardening", "port": 27000, "drop": "answers", "ttl": 1}}`)
+	good := json.RawMessage(`{"firewall": {"table": "hardening", "port": 27000, "drop": "responses", "ttl": 1}}`)
 	for name, tc := range map[string]struct {
 		data    json.RawMessage
 		removed api.RemovedFirewall

@@ -115,7 +115,7 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 		return "", "", fmt.Errorf("the record's undo data is rejected: it is for RuntimeClass %s, but the target is %s",
 			data.Name, step.Target)
 	case u.Client == nil:
-		return "", "", errors.New("undoing the change requires a cluster")
+		return "", "", errors.New("undoing the change requires a connection to the cluster")
 	}
 	now, err := u.Client.NodeV1().RuntimeClasses().Get(ctx, data.Name, metav1.GetOptions{})
 	switch {

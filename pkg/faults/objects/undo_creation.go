@@ -152,6 +152,6 @@ func (u undoing) hurry(ctx context.Context, namespace string) {
 	err := u.Dynamic.Resource(pods.GVR()).Namespace(namespace).DeleteCollection(ctx,
 		metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{})
 	if err != nil && !apierrors.IsNotFound(err) && !errors.Is(err, context.Canceled) {
-		u.report("pods in namespace " + namespace + " terminate with their full grace periods: " + err.Error())
+		u.report("pods in namespace " + namespace + " are given their full grace periods to terminate: " + err.Error())
 	}
 }

@@ -43,7 +43,7 @@ func accessInWords(a scenario.Access) []string {
 	}
 	if w := a.Workload; w != nil {
 		words = append(words,
-			fmt.Sprintf("view namespace %s (no Secrets), and change %s %s there", w.Namespace, w.Kind, w.Name))
+			fmt.Sprintf("view namespace %s (except Secrets), and change %s %s there", w.Namespace, w.Kind, w.Name))
 	}
 	if len(a.Read) > 0 {
 		words = append(words, "read namespace "+strings.Join(a.Read, ", "))

@@ -468,7 +468,7 @@ func stable(checks []scenario.Check, how scenario.Duration) []scenario.Check {
 	return longer
 }
 
-// onePod is the timeout of a probe that must hold now: one pod is created and inspected.
+// onePod is the timeout for a probe that must succeed immediately. Such a probe creates and inspects one pod.
 const onePod = scenario.Duration(10 * time.Second)
 
 // atOnce returns checks that must hold now.

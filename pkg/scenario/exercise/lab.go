@@ -168,7 +168,7 @@ func (l *Lab) labels(ctx context.Context, facts *scenario.Facts) error {
 const captureTimeout = 2 * time.Minute
 
 // capture takes a snapshot of the cluster, excluding the ledger. Objects in the given namespaces are stored in full.
-// Owner references in the namespaces in verify are untrusted.
+// In the namespaces listed in verify, owner references are not trusted.
 func (l *Lab) capture(ctx context.Context, namespaces []string, verify ...string) (*baseline.Baseline, error) {
 	return l.captureSince(ctx, nil, namespaces, verify...)
 }

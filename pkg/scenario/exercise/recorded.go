@@ -29,8 +29,8 @@ type Recorded struct {
 	Later int `json:"later,omitempty"`
 }
 
-// Retell adds data from a transcript to a report. It returns an error if the transcript is from another candidate or
-// time.
+// Retell adds data from a transcript to a report. It returns an error if the transcript belongs to another
+// candidate or was recorded at a different time.
 func (l *Lab) Retell(ctx context.Context, report *Report, transcript *recorder.Transcript) error {
 	e, r, err := l.load(ctx, report.ID)
 	if err != nil {

@@ -57,7 +57,7 @@ type Report struct {
 // Applied is the result of applying a Terraform module.
 type Applied struct {
 	At time.Time `json:"at"`
-	// Changes are the changes that were made, such as "changed NetworkPolicy tenant-orion/names".
+	// Changes lists what was changed, such as "changed NetworkPolicy tenant-orion/names".
 	Changes []string `json:"changes,omitempty"`
 	// Problems are the changes that the API server rejected, for example because the candidate lacks the
 	// permission.

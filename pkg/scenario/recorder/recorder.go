@@ -170,8 +170,8 @@ type Recording struct {
 	err    error
 }
 
-// Start starts a new proxy on this machine that records until Stop is called, or until ctx is done. See New; now is
-// Proxy.Now. The proxy accepts connections from the listener; nil means a new one from Listen.
+// Start starts a new proxy on this machine. The proxy records until Stop is called, or until ctx is done. The parameter
+// now sets Proxy.Now; for config, namespace and out, see New. If the listener is nil, Start creates one with Listen.
 func Start(
 	ctx context.Context, config *rest.Config, namespace string, out io.Writer, now func() time.Time,
 	listener net.Listener,

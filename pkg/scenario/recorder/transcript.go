@@ -11,8 +11,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// FirstRelevant returns the time at which the object of the root cause was first read: by name, in a list of full
-// objects, through its events, or as the pods of a workload. A table of several objects does not count. It returns the
+// FirstRelevant returns the time at which the root-cause object was first read: by name, in a list of full objects,
+// through its events, or as the pods of a workload. A table of several objects does not count. It returns the
 // zero time if there was no such request.
 func FirstRelevant(lines []Line, root scenario.RootCause) time.Time {
 	wanted := append([]string{root.Object.Value}, root.Object.Aliases...)

@@ -30,7 +30,7 @@ func selectsNoneCheck() engine.Check {
 			"DaemonSet selects labels or instance types that no node has, or does not tolerate the nodes' taint. " +
 			"Without waiting pods, or if an autoscaler may add nodes, this is normal. A plugin that runs on other " +
 			"nodes is reported if a pod selects a node that the plugin's selector excludes, although feature " +
-			"discovery labels that node's device like the device of a node with the plugin.",
+			"discovery gives that node the same device label as a node that runs the plugin.",
 		Explains: []string{
 			"wl.other-accelerator", "sched.none-advertised", "sched.insufficient-other", "sched.all-in-use",
 			"wl.pod-failing", "sched.node-selector",

@@ -58,7 +58,7 @@ func unreachable(x facts.Refusal, webhook string, w wanted, by []*networkingv1.N
 		},
 		Fix: finding.Fix{
 			Text: fmt.Sprintf("Let the API server reach the webhook: add an ingress rule for the pods of %s, for %s %d, "+
-				"without from (the API server connects from an address that selectors of pods and namespaces never "+
+				"without a from field (the API server connects from an address that pod and namespace selectors never "+
 				"match). Until then, all pods that the webhook is called for are rejected.",
 				w.name, w.Protocol, w.Connection.Port),
 			Commands: []string{shell.Command("kubectl -n %s edit networkpolicy %s", policy.Namespace, policy.Name)},

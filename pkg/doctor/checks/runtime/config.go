@@ -17,7 +17,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/runtimeview"
 )
 
-// withoutHandler is the kind (Finding.As) of findings about edited files that lack a handler that pods request.
+// withoutHandler is the kind (Finding.As) of findings about edited files in which a handler requested by pods is
+// missing.
 const withoutHandler = "without the handler"
 
 // configurationChecks returns the checks for containerd's configuration, on disk and in memory.
@@ -170,7 +171,8 @@ func checkRuntimeNotReady(f *facts.Facts, r *engine.Result) {
 				Object: n.Object(), Title: found.Title, Evidence: quoted(n, found.Quotes),
 				Fix: finding.Fix{
 					Text: fmt.Sprintf(
-						"find out why %s on the node does not serve CRI, and start it; until then, no pod can start",
+						"find out why %s is not serving the CRI on the node, and start it; until it runs, no pod can "+
+							"start",
 						unit,
 					),
 					Commands: []string{
