@@ -325,39 +325,6 @@ func claimFinding(pod *corev1.Pod, evidence []finding.Evidence, title string, fi
 	}
 }
 
-// devices returns the total number of a driver's devices, and the number that are not allocated to a claim.
-func devices(f *facts.Facts, driver string) (total, free int) {
-	taken := map[[2]string]bool{}
-	for i := range f.ResourceClaims {
-		if a := f.ResourceClaims[i].Status.Allocation; a != nil {
-			for _, d := range a.Devices.Results {
-				if d.Driver == driver && (d.AdminAccess == nil || !*d.AdminAccess) {
-					taken[[2]string{d.Pool, d.Device}] = true
-				}
-			}
-		}
-	}
-	newest := map[string]int64{}
-	for _, s := range f.ResourceSlices {
-		if s.Spec.Driver == driver {
-			newest[s.Spec.Pool.Name] = max(newest[s.Spec.Pool.Name], s.Spec.Pool.Generation)
-		}
-	}
-	for i := range f.ResourceSlices {
-		s := &f.ResourceSlices[i].Spec
-		if s.Driver != driver || s.Pool.Generation != newest[s.Pool.Name] { // the driver deletes old slices later
-			continue
-		}
-		total += len(s.Devices)
-		for _, d := range s.Devices {
-			if !taken[[2]string{s.Pool.Name, d.Name}] {
-				free++
-			}
-		}
-	}
-	return total, free
-}
-
 // schedulerMessages quotes the scheduler's message that explains why a pod is not scheduled.
 func schedulerMessages(f *facts.Facts, pod *corev1.Pod) []finding.Evidence {
 	for _, c := range pod.Status.Conditions {
@@ -445,6 +412,14 @@ func checkPrepare(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 					"plugin on the node. If the error persists, delete the pod, and the claim if no other pod uses " +
 					"it, so that another device is allocated.",
 			},
+		}
+		if strings.Contains(e.Message, "empty device edits") {
+			found.Title = "the DRA driver's plugin on the node knows no device files of the GPU"
+			found.Confidence = finding.Likely
+			found.Cause = "The plugin reads the driver's files when it starts. Either the GPU driver or the container " +
+				"toolkit of the node was replaced since, or they were not ready at that time."
+			found.Fix.Text = "Once the GPU driver and the toolkit of the node are ready, restart the DRA driver's " +
+				"plugin there, which then reads the files again. Deleting the claim does not help."
 		}
 		if strings.Contains(e.Message, "is not registered") {
 			found.Title = "the DRA driver is not registered with the kubelet of the pod's node"

@@ -162,6 +162,39 @@ func restartDRA(f *facts.Facts, s *resourcev1.ResourceSlice) []string {
 	return all
 }
 
+// devices returns the total number of a driver's devices, and the number that are not allocated to a claim.
+func devices(f *facts.Facts, driver string) (total, free int) {
+	taken := map[[2]string]bool{}
+	for i := range f.ResourceClaims {
+		if a := f.ResourceClaims[i].Status.Allocation; a != nil {
+			for _, d := range a.Devices.Results {
+				if d.Driver == driver && (d.AdminAccess == nil || !*d.AdminAccess) {
+					taken[[2]string{d.Pool, d.Device}] = true
+				}
+			}
+		}
+	}
+	newest := map[string]int64{}
+	for _, s := range f.ResourceSlices {
+		if s.Spec.Driver == driver {
+			newest[s.Spec.Pool.Name] = max(newest[s.Spec.Pool.Name], s.Spec.Pool.Generation)
+		}
+	}
+	for i := range f.ResourceSlices {
+		s := &f.ResourceSlices[i].Spec
+		if s.Driver != driver || s.Pool.Generation != newest[s.Pool.Name] { // the driver deletes old slices later
+			continue
+		}
+		total += len(s.Devices)
+		for _, d := range s.Devices {
+			if !taken[[2]string{s.Pool.Name, d.Name}] {
+				free++
+			}
+		}
+	}
+	return total, free
+}
+
 func doubleCheck() engine.Check {
 	return engine.Check{
 		ID: "dra.double-advertise", Layer: finding.LayerDRA,
