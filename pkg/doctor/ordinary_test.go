@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
@@ -466,6 +467,9 @@ func TestWhoWaitsForANode(t *testing.T) {
 	gated := func(p *corev1.Pod) {
 		p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "kueue.x-k8s.io/admission"}}
 	}
+	passed := func(p *corev1.Pod) {
+		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"nvidia.com/pgpu": resource.MustParse("1")}
+	}
 	for name, c := range map[string]struct {
 		bench *bench
 		want  []string
@@ -482,6 +486,10 @@ func TestWhoWaitsForANode(t *testing.T) {
 		},
 		"the only node is for machines": {
 			newBench().node("vm", 0, vm).pod("waits", "", 1), []string{"op.deploy-label-off error Node vm"},
+		},
+		"a machine, and a node for containers": {
+			newBench().node("a", 8).pod("machine", "", 0, passed),
+			[]string{"sched.none-advertised error Pod team/machine"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -73,23 +73,30 @@ func ClassesOf(claim *resourcev1.ResourceClaim) []string {
 
 // OtherClass returns the DeviceClass of another vendor's accelerator that a pod claims, or "".
 func (f *Facts) OtherClass(pod *corev1.Pod) string {
-	for _, wanted := range pod.Spec.ResourceClaims {
-		if claim := ClaimOf(f, pod, wanted); claim != nil {
-			for _, class := range ClassesOf(claim) {
-				if OfOthers(class) {
-					return class
-				}
-			}
+	for _, class := range f.classesOf(pod) {
+		if OfOthers(class) {
+			return class
 		}
 	}
 	return ""
 }
 
-// AsksForGPU reports whether the pod requests NVIDIA GPUs, either as an extended resource or with a resource claim that
-// is known to be for NVIDIA devices. A claim can also be for a NIC, a CPU or another vendor's device, so a claim that
-// is missing from the snapshot does not count.
+// classesOf returns the DeviceClasses that a pod's claims require.
+func (f *Facts) classesOf(pod *corev1.Pod) (all []string) {
+	for _, wanted := range pod.Spec.ResourceClaims {
+		if claim := ClaimOf(f, pod, wanted); claim != nil {
+			all = append(all, ClassesOf(claim)...)
+		}
+	}
+	return all
+}
+
+// AsksForGPU reports whether the pod requests NVIDIA GPUs, either as an extended resource of any name or with a
+// resource claim that is known to be for NVIDIA devices. A claim can also be for a NIC, a CPU or another vendor's
+// device, so a claim that is missing from the snapshot does not count.
 func (f *Facts) AsksForGPU(pod *corev1.Pod) bool {
-	return len(GPURequests(pod)) > 0 || len(pod.Spec.ResourceClaims) > 0 && f.claimants()[pod]
+	return len(GPURequests(pod)) > 0 || requestsModel(pod) ||
+		len(pod.Spec.ResourceClaims) > 0 && f.claimants()[pod]
 }
 
 // UsesGPU reports whether the pod is a GPU pod. A GPU pod requests NVIDIA GPUs, or is failing although NVIDIA's runtime

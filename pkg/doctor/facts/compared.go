@@ -87,6 +87,9 @@ import (
 //	nvidia-smi works on the node with driver VERSION, Pod NAME is ready    another pod of the GPU software
 //	KMM replaced the AMD driver on the node without a reboot     and the node offers no amd.com/gpu
 //	amdgpu of kernel VERSION                                     according to the kernel log, not the ROCm driver
+//	offers none: no RESOURCE on the node, which NAMESPACE/NAME requests    of a plugin
+//	offers none: no ResourceSlice of the node for CLASS, which NAMESPACE/NAME claims    of a DRA driver
+//	foreign device: NAME of DRIVER in claim NAME, which has devices of DRIVER    in the error of another driver
 //	selectors of RESOURCE: SELECTORS; not selected: NIC ADDRESS, NAME; needed by PODS    for RDMA
 //	AMD GPU on the node, none offered                            the same, for an unknown reason
 //	ListAndWatch ended LINE                                      of a resource that the pod requests and that is 0
@@ -103,8 +106,8 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.kserveDefaults, f.withoutSidecar, f.unreadEnv,
 		f.heldVolume, f.waitsForBinding, f.unexpanded, f.defaultLimit, f.OtherDomain, f.otherKubelet, f.driverElsewhere,
 		f.switchedOff, f.missingFile, f.mountedTwice, f.refusedByPeer, f.movedPort, f.silent, f.withoutDeviceshare,
-		f.LeftOver, f.smiWorks, f.lostAMD, f.ofKernel, f.unselected, f.keptFile, f.unmounted, f.countedByPeer,
-		f.npusOfNode,
+		f.LeftOver, f.smiWorks, f.lostAMD, f.offersNone, f.foreignDevice, f.ofKernel, f.unselected, f.keptFile,
+		f.unmounted, f.countedByPeer, f.npusOfNode,
 	}
 	if nodes[0] == nil {
 		all = append(f.unadvertised(pod), f.keptOff(pod)...)

@@ -2,10 +2,14 @@ package facts
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
 // This file compares a pod with the GPU drivers on its node.
@@ -72,6 +76,88 @@ func (f *Facts) ofKernel(_ *corev1.Pod, n *Node) (source, text string) {
 		}
 	}
 	return source, text
+}
+
+// offersNone reports a running plugin or DRA driver whose resource the kubelet does not have, or whose node has no
+// ResourceSlice for a claimed class, although a pod is waiting for it. A resource with a capacity of 0 was registered.
+func (f *Facts) offersNone(plugin *corev1.Pod, n *Node) (source, text string) {
+	if !Serves(plugin) || Schedules(plugin.Name) || plugin.Status.Phase != corev1.PodRunning ||
+		f.Age(plugin) < OperandGrace {
+		return "", ""
+	}
+	resources := OfferedBy(plugin)
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		if !Unscheduled(pod) {
+			continue
+		}
+		for name := range Demand(pod) {
+			if _, has := n.Status.Capacity[name]; !has && words.ContainsAny(string(name), resources) {
+				return n.Object().String() + " .status.capacity", "offers none: no " + string(name) + " on the node, " +
+					"which " + pod.Namespace + "/" + pod.Name + " requests"
+			}
+		}
+		for _, class := range f.classesOf(pod) {
+			if words.ContainsAny(class+"/", resources) && !f.hasSlice(n, class) {
+				return "ResourceSlices of " + n.Object().String(), "offers none: no ResourceSlice of the node for " +
+					class + ", which " + pod.Namespace + "/" + pod.Name + " claims"
+			}
+		}
+	}
+	return "", ""
+}
+
+// hasSlice reports whether the node has a ResourceSlice of a driver that the DeviceClass selects.
+func (f *Facts) hasSlice(n *Node, class string) bool {
+	selects := class
+	for i := range f.DeviceClasses {
+		if f.DeviceClasses[i].Name == class {
+			for _, s := range f.DeviceClasses[i].Spec.Selectors {
+				if s.CEL != nil {
+					selects += " " + s.CEL.Expression
+				}
+			}
+		}
+	}
+	return slices.ContainsFunc(f.ResourceSlices, func(s resourcev1.ResourceSlice) bool {
+		return s.Spec.NodeName != nil && *s.Spec.NodeName == n.Name && strings.Contains(selects, s.Spec.Driver)
+	})
+}
+
+// foreignDevice reports a claim with devices of several drivers, if preparing it fails with a message that names a
+// device which its own driver offers.
+func (f *Facts) foreignDevice(pod *corev1.Pod, _ *Node) (source, text string) {
+	for _, e := range f.EventsOfPod(pod) {
+		if e.Reason != "FailedPrepareDynamicResources" {
+			continue
+		}
+		for _, wanted := range pod.Spec.ResourceClaims {
+			claim := ClaimOf(f, pod, wanted)
+			if claim == nil || claim.Status.Allocation == nil {
+				continue
+			}
+			results := claim.Status.Allocation.Devices.Results
+			for _, own := range results {
+				other := slices.IndexFunc(results, func(d resourcev1.DeviceRequestAllocationResult) bool {
+					return d.Driver != own.Driver
+				})
+				if other >= 0 && slices.Contains(strings.Fields(e.Message), own.Device) && f.offers(own) {
+					return "ResourceClaim " + claim.Namespace + "/" + claim.Name + " .status.allocation",
+						"foreign device: " + own.Device + " of " + own.Driver + " in claim " + claim.Name +
+							", which has devices of " + results[other].Driver
+				}
+			}
+		}
+	}
+	return "", ""
+}
+
+// offers reports whether a slice contains the allocated device.
+func (f *Facts) offers(d resourcev1.DeviceRequestAllocationResult) bool {
+	return slices.ContainsFunc(f.ResourceSlices, func(s resourcev1.ResourceSlice) bool {
+		return s.Spec.Driver == d.Driver && s.Spec.Pool.Name == d.Pool &&
+			slices.ContainsFunc(s.Spec.Devices, func(one resourcev1.Device) bool { return one.Name == d.Device })
+	})
 }
 
 // kmmModule is the label of pods in which KMM (Kernel Module Management) builds a module.

@@ -318,7 +318,7 @@ func hasGPUs(n *Node) bool {
 		return true
 	}
 	for name := range n.Status.Capacity { // a capacity of 0 also counts: a device plugin was registered
-		if IsGPUResource(name) || name == "volcano.sh/vgpu-number" {
+		if IsGPUResource(name) || OfMachines(name) || name == "volcano.sh/vgpu-number" {
 			return true
 		}
 	}

@@ -105,8 +105,16 @@ func LooksLikeGPU(name corev1.ResourceName) bool {
 		domain == "nvidia.com" && (strings.HasPrefix(rest, "mig") || model.MatchString(rest)))
 }
 
-// model matches GPU models that some clusters use as resource names: nvidia.com/a100.
-var model = regexp.MustCompile(`^(?:[abhltv]|gb|gh|rtx)\d`)
+// model matches GPU models that some clusters use as resource names, such as nvidia.com/a100, and the names that
+// plugins for virtual machines give GPUs and vGPUs: nvidia.com/GA102GL_A10, nvidia.com/GRID_T4-1Q.
+var model = regexp.MustCompile(`^(?:(?:[abhltv]|g[abhkmpv]|ad|tu|rtx|gtx)\d|(?:grid|nvidia|tesla|quadro)[_-])`)
+
+// OfMachines reports whether a resource is an NVIDIA GPU that is passed to a virtual machine: nvidia.com/pgpu,
+// nvidia.com/GA102GL_A10. Plugins for containers do not use these names.
+func OfMachines(name corev1.ResourceName) bool {
+	rest, ours := strings.CutPrefix(string(name), "nvidia.com/")
+	return ours && LooksLikeGPU(name) && (rest == "pgpu" || strings.Contains(rest, "_"))
+}
 
 // Available reports whether a node is ready and schedulable. A node without a Ready condition counts as ready.
 func Available(n *Node) bool {

@@ -88,15 +88,25 @@ func amount(name corev1.ResourceName, q resource.Quantity) int64 {
 	return q.Value()
 }
 
+// requestsModel reports whether the pod requests NVIDIA GPUs by another name than a device plugin for containers gives
+// them: nvidia.com/pgpu and nvidia.com/GA102GL_A10 for virtual machines, nvidia.com/a100.
+func requestsModel(pod *corev1.Pod) bool {
+	named := func(name corev1.ResourceName) bool {
+		return strings.HasPrefix(string(name), "nvidia.com/") && LooksLikeGPU(name)
+	}
+	return requestsAny(pod.Spec.Containers, named) || requestsAny(pod.Spec.InitContainers, named)
+}
+
 // WantsGPU reports whether the pod may request GPUs, either as a resource or with a resource claim of any kind.
 // Facts.AsksForGPU checks the purpose of the claims.
 func WantsGPU(pod *corev1.Pod) bool {
-	return len(pod.Spec.ResourceClaims) > 0 || requestsGPU(pod.Spec.Containers) || requestsGPU(pod.Spec.InitContainers)
+	return len(pod.Spec.ResourceClaims) > 0 || requestsAny(pod.Spec.Containers, IsGPUResource) ||
+		requestsAny(pod.Spec.InitContainers, IsGPUResource) || requestsModel(pod)
 }
 
-func requestsGPU(containers []corev1.Container) bool {
+func requestsAny(containers []corev1.Container, counts func(corev1.ResourceName) bool) bool {
 	for i := range containers {
-		for _, n := range asked(&containers[i].Resources, IsGPUResource) {
+		for _, n := range asked(&containers[i].Resources, counts) {
 			if n != 0 {
 				return true
 			}

@@ -18,7 +18,7 @@ var vendors = []struct{ names, resources []string }{
 	{[]string{"amdgpu", "amd-gpu", "kmm", "rocm"}, []string{"amd.com/"}},
 	{[]string{"intel", "i915", "xe-"}, []string{"gpu.intel.com/"}},
 	{[]string{"neuron"}, []string{"aws.amazon.com/neuron"}},
-	{[]string{"efa"}, []string{"vpc.amazonaws.com/efa"}},
+	{[]string{"efa-"}, []string{"vpc.amazonaws.com/efa"}},
 	{[]string{"habana", "gaudi"}, []string{"habana.ai/"}},
 	{[]string{"ascend"}, []string{"huawei.com/"}},
 	{[]string{"cambricon", "mlu"}, []string{"cambricon.com/"}},
@@ -38,6 +38,18 @@ func ResourcesOf(name string) []string {
 	}
 	if len(all) == 0 && strings.Contains(name, "hami") { // its plugins for other vendors contain the vendor's name
 		all = []string{"nvidia.com/"}
+	}
+	return all
+}
+
+// OfferedBy returns substrings of the resource names that a pod of a plugin or driver advertises, judging by the pod's
+// name, or else by its images.
+func OfferedBy(plugin *corev1.Pod) []string {
+	all := ResourcesOf(plugin.Name)
+	for c := range Containers(plugin) {
+		if len(all) == 0 {
+			all = ResourcesOf(c.Image)
+		}
 	}
 	return all
 }
@@ -106,7 +118,7 @@ func (f *Facts) PodsWaitingFor(resources []string) []string {
 			continue
 		}
 		names := slices.Collect(maps.Keys(Demand(pod)))
-		if class := f.OtherClass(pod); class != "" {
+		for _, class := range f.classesOf(pod) {
 			names = append(names, corev1.ResourceName(class+"/"))
 		}
 		if slices.ContainsFunc(names, func(name corev1.ResourceName) bool {

@@ -419,6 +419,14 @@ func checkPrepare(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 					"it, so that another device is allocated.",
 			},
 		}
+		if strings.Contains(e.Message, "empty device edits") {
+			found.Title = "the DRA driver's plugin on the node knows no device files of the GPU"
+			found.Confidence = finding.Likely
+			found.Cause = "The plugin reads the driver's files when it starts. Either the GPU driver or the container " +
+				"toolkit of the node was replaced since, or they were not ready at that time."
+			found.Fix.Text = "Once the GPU driver and the toolkit of the node are ready, restart the DRA driver's " +
+				"plugin there, which then reads the files again. Deleting the claim does not help."
+		}
 		if strings.Contains(e.Message, "is not registered") {
 			found.Title = "the DRA driver is not registered with the kubelet of the pod's node"
 			found.Fix.Text =

@@ -36,6 +36,7 @@ func messageChecks() []engine.Check {
 			// A failing device plugin from another vendor explains the findings about pods that need its resources.
 			ExplainsAs: map[string][]string{
 				finding.OfPlugin: ofPlugins(), signatures.Running + " " + finding.OfPlugin: ofPlugins(),
+				ofMachine: {"wl.pod-failing"},
 			},
 			Run: checkMessages,
 		},
@@ -51,6 +52,9 @@ func messageChecks() []engine.Check {
 		},
 	}
 }
+
+// ofMachine marks findings about virtual machines of KubeVirt, whose pods fail for the same reason.
+const ofMachine = "machine"
 
 // ofPlugins returns the IDs of findings about pods that are waiting for a plugin's resources.
 func ofPlugins() []string {
@@ -183,6 +187,15 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 				issue.Severity = finding.Error
 			}
 		}
+		if o.Kind == "VirtualMachineInstance" {
+			issue.As = ofMachine
+			for i := range f.Snapshot.Pods {
+				pod := &f.Snapshot.Pods[i]
+				if pod.Namespace == o.Namespace && strings.HasPrefix(pod.Name, "virt-launcher-"+o.Name+"-") {
+					issue.PodScope = append(issue.PodScope, pod.Namespace+"/"+pod.Name)
+				}
+			}
+		}
 		if o.Kind == "NodeClaim" && slices.ContainsFunc(scheduler.Pending(f),
 			func(p scheduler.PendingPod) bool { return p.NominatedTo(f, o.Name) }) {
 			issue.As = finding.OfPlugin // the finding explains why the pods are pending
@@ -265,7 +278,7 @@ func waiting(f *facts.Facts, plugin *corev1.Pod) []string {
 	if kindOf(plugin) == "" {
 		return nil
 	}
-	all := f.PodsWaitingFor(facts.ResourcesOf(plugin.Name))
+	all := f.PodsWaitingFor(facts.OfferedBy(plugin))
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
 		own := pod.Spec.SchedulerName != "" && strings.HasPrefix(plugin.Name, pod.Spec.SchedulerName)

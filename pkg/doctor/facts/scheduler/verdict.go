@@ -20,8 +20,8 @@ import (
 func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, among []*facts.Node) verdict {
 	want := facts.GPUDemand(pod)
 	had := Keep(among, func(n *facts.Node) bool { return n.Capacity(name) > 0 })
-	other := Keep(among, func(n *facts.Node) bool { return len(Advertised(n)) > 0 })
-	blank := Keep(among, func(n *facts.Node) bool { return len(Advertised(n)) == 0 })
+	other := Keep(among, func(n *facts.Node) bool { return len(alike(n, name)) > 0 })
+	blank := Keep(among, func(n *facts.Node) bool { return len(alike(n, name)) == 0 })
 	v := verdict{Id: "sched.none-advertised", Severity: finding.Error, Confidence: finding.Certain}
 	switch {
 	case len(had) > 0:
@@ -34,6 +34,20 @@ func (s *Scheduler) notAdvertised(pod *corev1.Pod, name corev1.ResourceName, amo
 		return verdict{} // its plugin is not running or finds no device; other checks report this
 	case len(other) > 0:
 		return s.wrongName(pod, name, other)
+	case facts.OfMachines(name) && !facts.Autoscaled(s.F) &&
+		!slices.ContainsFunc(s.F.Snapshot.Pods, func(p corev1.Pod) bool { // its failure is reported
+			return facts.ComponentOf(p.Labels, &p.Spec) != "" && len(s.F.Troubles(s.F.Pod(p.Namespace, p.Name))) > 0
+		}):
+		v.Evidence = append([]finding.Evidence{facts.QuoteDemand(pod, want)}, QuoteAllocatable(among)...)
+		v.Title = "no node advertises " + string(name) + ", the name of a GPU for virtual machines"
+		v.Fix = finding.Fix{
+			Text: "Check that the node's GPU is bound to vfio-pci, that the device plugin for virtual machines runs " +
+				"on the node, and that the name is the one in KubeVirt's permittedHostDevices. With the GPU operator, " +
+				"set sandboxWorkloads.enabled=true, and label a node that no container uses GPUs of " +
+				"nvidia.com/gpu.workload.config=vm-passthrough.",
+			Commands: []string{"kubectl get nodes -L nvidia.com/gpu.workload.config", "kubectl get daemonsets -A"},
+		}
+		return v
 	case !facts.IsGPUResource(name):
 		return verdict{} // another vendor's device
 	case len(among) == 0 && s.shutOut(pod, &v):
@@ -150,10 +164,18 @@ func meantFor(pod *corev1.Pod, taint *corev1.Taint) bool {
 		slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool { return t.Key == taint.Key })
 }
 
+// alike returns a node's allocatable GPU resources that are for virtual machines if the given one is, and otherwise
+// those that are for containers.
+func alike(n *facts.Node, name corev1.ResourceName) []corev1.ResourceName {
+	return slices.DeleteFunc(Advertised(n), func(r corev1.ResourceName) bool {
+		return facts.OfMachines(r) != facts.OfMachines(name)
+	})
+}
+
 func (s *Scheduler) wrongName(pod *corev1.Pod, name corev1.ResourceName, other []*facts.Node) verdict {
 	offered := map[corev1.ResourceName]bool{}
 	for _, n := range other {
-		for _, r := range Advertised(n) {
+		for _, r := range alike(n, name) {
 			offered[r] = true
 		}
 	}
