@@ -55,7 +55,7 @@ func TestLinesAndPhrases(t *testing.T) {
 			return err
 		}
 		read++
-		if n := bytes.Count(text, []byte("\n")); n > maxLines && !strings.HasSuffix(path, "_test.go") {
+		if n := bytes.Count(text, []byte("\n")); n > maxLines {
 			t.Errorf("%s: %d lines, more than %d: split it by meaning", path, n, maxLines)
 		}
 		for _, p := range lineProblems(text) {
