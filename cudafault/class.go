@@ -58,7 +58,7 @@ func (c Class) Names() []string {
 	return out
 }
 
-// MarshalText returns the names for JSON.
+// MarshalText returns the names, for use in JSON.
 func (c Class) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
 // parseClass parses names separated by commas, in any order.

@@ -19,7 +19,7 @@ type Fault struct {
 	// Sticky reports whether all calls of a process fail after the first one that fails. If Sticky is nil, the error
 	// determines whether they do.
 	Sticky *bool `json:"sticky,omitempty"`
-	// DriverMismatch and FabricNotReady select the profiles without an XID.
+	// DriverMismatch and FabricNotReady select the profiles that have no XID.
 	DriverMismatch bool `json:"driverMismatch,omitempty"`
 	FabricNotReady bool `json:"fabricNotReady,omitempty"`
 
@@ -93,7 +93,7 @@ type effect struct {
 	hang                         Class
 }
 
-// The classes of calls for effects without an error.
+// The default classes of calls for the effects that return no error: latency and hang.
 const (
 	latencyDefault = ClassCopy | ClassLaunch | ClassSync
 	// hangDefault excludes ClassQuery, because queries of a hung GPU return "not ready", on which watchdogs rely.

@@ -31,7 +31,7 @@ func Library(arch string, layer Layer) ([]byte, error) {
 }
 
 // CrashProgram returns, for an architecture, the program that causes an error on a GPU, so that the driver reports an
-// XID. The source of the program is in cudafault/crash, with the lines that the program prints.
+// XID. The source of the program and the lines that the program prints are in cudafault/crash.
 func CrashProgram(arch string) ([]byte, error) {
 	platform, err := Platform(arch)
 	if err != nil {

@@ -68,7 +68,7 @@ func (s Status) String() string {
 	return words[s]
 }
 
-// MarshalText returns the word for JSON.
+// MarshalText returns the status word, for use in JSON.
 func (s Status) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // Paths are the ways in which a process obtained the driver's functions.
@@ -113,7 +113,7 @@ const (
 )
 
 // DecodeProcesses parses the process file. A new file contains only zeros. Processes write to the file while it is
-// read, so a field may be newer than the previous one.
+// read, so a field may be more recent than the field before it.
 func DecodeProcesses(data []byte) (Processes, error) {
 	if len(data) != ProcessesSize {
 		return Processes{}, fmt.Errorf("process file: %d bytes, expected %d", len(data), ProcessesSize)

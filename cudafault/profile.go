@@ -30,8 +30,8 @@ type Profile struct {
 	// New is the CUresult of cuInit in processes that start after the fault has tripped; 0 means none.
 	New      int
 	NewBasis Basis // applies to the NVML codes too
-	// NVML is the code that NVML calls about the device return, and NVMLInit is the code that nvmlInit returns; 0 means
-	// none.
+	// NVML is the return code of NVML calls that concern the device, and NVMLInit is the return code of nvmlInit; 0
+	// means none.
 	NVML, NVMLInit int
 	// NVMLEvent reports whether the driver sends an NVML event with the XID for the GPU.
 	NVMLEvent bool
@@ -82,7 +82,8 @@ func Profiles() []Profile {
 // FindProfile returns the profile of an XID.
 func FindProfile(xid int) (Profile, bool) { return NamedProfile(strconv.Itoa(xid)) }
 
-// NamedProfile returns the profile with a name: the number of an XID, fabric-not-ready or driver-mismatch.
+// NamedProfile returns the profile with the given name, which is the number of an XID, fabric-not-ready or
+// driver-mismatch.
 func NamedProfile(name string) (Profile, bool) {
 	all := Profiles()
 	i := slices.IndexFunc(all, func(p Profile) bool { return p.Name == name })

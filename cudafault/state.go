@@ -27,8 +27,8 @@ type State struct {
 	// Nodes are the nodes on which the fault acts, at most 64; none means all. The file contains only their hashes, so
 	// a decoded state has the hashes in the form of [NodeHash].
 	Nodes []string `json:"nodes,omitempty"`
-	// Devices are CUDA ordinals from 0 to 63, as the process counts its devices without the hidden ones; none means
-	// all.
+	// Devices are CUDA device ordinals from 0 to 63 as seen by the process, which does not count hidden devices. An
+	// empty list means all devices.
 	Devices []int `json:"devices,omitempty"`
 
 	// Function is a glob of at most 63 bytes for the name of a function, with or without its suffix (_v2, _ptsz). If it
@@ -68,8 +68,8 @@ type State struct {
 	// ErrorInit is the CUresult of cuInit in a process that starts after the fault has tripped in its pod or, if the
 	// trigger is immediate, after arming; 0 means none.
 	ErrorInit int `json:"errorInit,omitempty"`
-	// NVMLError is the code that NVML calls about a device return, and NVMLInitError is the code that nvmlInit returns;
-	// 0 means none. They apply when ErrorInit would apply, and after a trip in any process of the pod.
+	// NVMLError is the return code of NVML calls that concern a device, and NVMLInitError is the return code of
+	// nvmlInit; 0 means none. They apply when ErrorInit would apply, and after a trip in any process of the pod.
 	NVMLError     int `json:"nvmlError,omitempty"`
 	NVMLInitError int `json:"nvmlInitError,omitempty"`
 
@@ -117,7 +117,7 @@ func (s Surface) String() string {
 	return "call"
 }
 
-// MarshalText returns the name for JSON.
+// MarshalText returns the name, for use in JSON.
 func (s Surface) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // Rows is what NVML reports about the rows of a device's memory.
@@ -166,7 +166,7 @@ func (s State) Immediate() bool {
 }
 
 // Trips reports whether counted call i of a process, starting at 0, trips according to AfterCalls, Every and
-// Probability. The times and Max may still prevent the trip. The shim uses the same algorithm.
+// Probability. The time limits and Max may still prevent the trip. The shim uses the same algorithm.
 func (s State) Trips(i uint64) bool {
 	switch {
 	case i < s.AfterCalls:

@@ -198,7 +198,7 @@ func (f Fault) trips() bool {
 	return f.Error != 0 || f.Hang || f.Latency != 0 || f.CorruptD2H != 0
 }
 
-// named returns the flag that selects the fault's profile without an XID.
+// named returns the name of the flag that selects the fault's profile if the profile has no XID.
 func (f Fault) named() string {
 	if f.DriverMismatch {
 		return driverMismatch

@@ -26,7 +26,7 @@ type answers struct {
 	closed bool
 }
 
-// Write never returns an error. If it did, client-go would read the connection to its end.
+// Write never returns an error. If it did, client-go would continue to read from the connection until it ended.
 func (a *answers) Write(p []byte) (int, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

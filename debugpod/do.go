@@ -25,9 +25,9 @@ var ErrOutputLost = errors.New("the helper's last response was not received")
 // errPodGone means that the debug pod no longer exists or is no longer running.
 var errPodGone = errors.New("the debug pod no longer exists")
 
-// Do sends one request to the helper. It calls each, which may be nil, for every response as it arrives, and returns
-// the last response. The error is nil only if the helper reported that the request is done. The error wraps a
-// *api.Error if the helper rejected the request or failed, and ErrOutputLost if the result is unknown.
+// Do sends one request to the helper. It calls the function each, which may be nil, for every response as it arrives,
+// and returns the last response. The error is nil only if the helper reported that the request is done. The error wraps
+// a *api.Error if the helper rejected the request or failed, and ErrOutputLost if the result is unknown.
 //
 // If ctx ends, Do stops the helper, and still passes on its remaining responses. The first call uploads the helper to
 // the pod.
@@ -89,9 +89,9 @@ func (s *Session) prepare(req api.Request) (command []string, input io.Reader, e
 		io.MultiReader(bytes.NewReader(s.helper), bytes.NewReader(tail)), err
 }
 
-// exec runs the command. If ctx ends, it first closes the command's input, which makes the helper stop and report its
-// progress, and closes the connection after a grace period. If the output contains anything other than responses, it
-// closes the connection immediately.
+// exec runs the command. If ctx ends, exec first closes the command's input, so that the helper stops and reports its
+// progress. After a grace period, exec closes the connection. If the output contains anything other than responses,
+// exec closes the connection immediately.
 func (s *Session) exec(ctx context.Context, command []string, held *heldInput, out *answers, said *tail) error {
 	execing, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()

@@ -15,8 +15,8 @@ func (s *Session) Inspect(ctx context.Context, what api.Inspect) (*api.Info, err
 }
 
 // WriteKmsg writes records to the node's kernel log, and calls each, which may be nil, for each verified record. It
-// returns the verified records. If it fails, it may have verified only the first of the records. Without an error,
-// every record was read back from the kernel log in the given order.
+// returns the verified records. If it fails, it may have verified only the first few records. Without an error, every
+// record was read back from the kernel log in the given order.
 func (s *Session) WriteKmsg(
 	ctx context.Context, what api.WriteKmsg, each func([]api.WrittenKmsg),
 ) ([]api.WrittenKmsg, error) {

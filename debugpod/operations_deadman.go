@@ -62,7 +62,7 @@ func (s *Session) Change(
 	_, err := s.Do(ctx, api.Request{Change: &change, Key: change.Key}, hear)
 	for since := time.Now(); errors.Is(err, ErrOutputLost) && again(ctx, err); {
 		if change.MayFail && last != nil && last.Phase == deadman.PhaseWritten && time.Since(since) > silence {
-			// PhaseWritten proves that the switch is running. The switch does not report when it continues with the
+			// PhaseWritten proves that the switch is running. The switch does not report that it is continuing with the
 			// restart.
 			last.Phase, last.ServiceError = deadman.PhaseApplied,
 				"no command can be run on the node: "+kubeletsWords(err)

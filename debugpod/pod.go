@@ -101,7 +101,7 @@ func Pod(s Spec) *corev1.Pod {
 		},
 		Spec: corev1.PodSpec{
 			NodeName: s.Node,
-			// A Windows node rejects the pod for this reason.
+			// This makes a Windows node reject the pod.
 			OS:                           &corev1.PodOS{Name: corev1.Linux},
 			Tolerations:                  []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 			HostPID:                      true,

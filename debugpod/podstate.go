@@ -20,8 +20,8 @@ type verdict struct {
 // judge returns the verdict for a pod. It uses only the state of the pod.
 func judge(pod *corev1.Pod) verdict { return judgeContainer(pod, containerName) }
 
-// WhyWaiting returns what another of this tool's pods is waiting for before its container can run. The error is not nil
-// if the pod will never run; it then describes what the user can do.
+// WhyWaiting returns what a pod is waiting for before its container can run. It is for this tool's pods other than
+// debug pods. A non-nil error means that the pod will never run, and describes what the user can do.
 func WhyWaiting(pod *corev1.Pod, container string) (string, error) {
 	verdict := judgeContainer(pod, container)
 	if verdict.failure != nil {

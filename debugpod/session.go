@@ -28,8 +28,8 @@ type Session struct {
 	helper []byte
 	// sum returns the state of the hash after hashing the helper.
 	sum func() hash.Cloner
-	// inside means that the image contains the helper, so it does not have to be uploaded. any accepts the helper of
-	// any build.
+	// inside means that the image contains the helper, so it does not have to be uploaded. any means that the helper of
+	// any build is accepted.
 	inside, any bool
 	// uncertain means that the creation of the pod was not confirmed.
 	uncertain bool

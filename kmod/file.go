@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// MaxFile is the maximum size of a built module, in bytes. A module with all debug information has 300 KB.
+// MaxFile is the maximum size of a built module, in bytes. A module with all debug information has a size of 300 KB.
 const MaxFile = 4 << 20
 
 // File is the information that a built module contains about itself.

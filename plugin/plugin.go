@@ -149,7 +149,7 @@ func ErrorMessage(err error) string {
 	}
 	text := kube.Explain(err).Error()
 	var file *fs.PathError
-	// clientcmd returns only the stat error.
+	// For a missing kubeconfig, clientcmd returns only the stat error.
 	if errors.As(err, &file) && file.Op == "stat" && errors.Is(file, fs.ErrNotExist) {
 		missing := fmt.Errorf("kubeconfig %s does not exist", file.Path)
 		text = strings.Replace(text, file.Error(), missing.Error(), 1)

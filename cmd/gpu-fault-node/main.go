@@ -50,8 +50,8 @@ func main() {
 
 // run reads and handles the request. The first argument determines where the request is: "stdin" means standard input,
 // and may be followed by the SHA-256 that the helper must have; "attached" means the end of this executable; "entered"
-// means an open file, and that the helper has entered the node's namespaces. "wait SECONDS" has no request and only
-// keeps a container running. Errors have already been written to standard output.
+// means an open file, and indicates that the helper has already entered the node's namespaces. "wait SECONDS" has no
+// request and only keeps a container running. Errors have already been written to standard output.
 func run(ctx context.Context, args []string) error {
 	switch {
 	case len(args) == 1 && args[0] == "stdin":

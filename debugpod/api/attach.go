@@ -32,7 +32,8 @@ func Sum(helper []byte) hash.Cloner {
 	return sum
 }
 
-// Attachment returns the data that follows a helper of size bytes in the result of Attach. It does not change the hash.
+// Attachment returns the data that Attach appends to a helper. size is the size of the helper in bytes. Attachment does
+// not change the hash.
 func Attachment(helper hash.Cloner, size int, req Request) ([]byte, error) {
 	raw, err := req.Encode()
 	if err != nil {
@@ -49,8 +50,8 @@ func Attachment(helper hash.Cloner, size int, req Request) ([]byte, error) {
 	return append(tail, magic...), nil
 }
 
-// Detach returns the request at the end of an executable of size bytes, after verifying the hash of the executable and
-// the request.
+// Detach returns the request at the end of an executable, after verifying the hash of the executable and the request.
+// size is the size of the executable in bytes.
 func Detach(exe io.ReaderAt, size int64) ([]byte, error) {
 	footer := make([]byte, footerSize)
 	if size < int64(footerSize) {

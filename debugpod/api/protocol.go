@@ -232,8 +232,8 @@ type PodUse struct {
 	PID int `json:"pid,omitempty"`
 	// Process is the kernel's name of the process, at most 15 bytes.
 	Process string `json:"process,omitempty"`
-	// Strangers describes processes that run in the pod's containers but were not started by the containers' programs,
-	// for example by kubectl exec, and programs that differ from those in the image.
+	// Strangers describes processes that run in the pod's containers but were not started by the containers' programs
+	// (for example, processes started by kubectl exec), and programs that differ from those in the image.
 	Strangers []string `json:"strangers,omitempty"`
 	// Unseen is the reason why there may be more strangers, or empty.
 	Unseen string `json:"unseen,omitempty"`

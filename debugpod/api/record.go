@@ -12,8 +12,8 @@ import (
 const MaxKmsgRecord = 976
 
 // MaxKmsgShown is the maximum length in bytes of an escaped text that readers of /dev/kmsg see completely. Since Linux
-// 6.4, readers get 2048 bytes of a record (PRINTK_MESSAGE_MAX in kernel/printk/internal.h), of which numbers take up to
-// 70.
+// 6.4, readers get 2048 bytes of a record (PRINTK_MESSAGE_MAX in kernel/printk/internal.h), of which the numeric prefix
+// takes up to 70.
 const MaxKmsgShown = 1900
 
 // MaxKmsgRecords is the maximum number of records in one request.

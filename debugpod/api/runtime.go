@@ -55,8 +55,8 @@ type Instance struct {
 	// the reason.
 	CRI      *cri.Info `json:"cri,omitempty"`
 	CRIError string    `json:"criError,omitempty"`
-	// Executables contains the paths of the handlers' BinaryName and shims. The value is empty if the path is an
-	// executable file; otherwise, it describes the problem.
+	// Executables is keyed by the paths of the handlers' BinaryName and shims. A value is empty if the path is an
+	// executable file; otherwise, the value describes the problem.
 	Executables map[string]string `json:"executables,omitempty"`
 }
 

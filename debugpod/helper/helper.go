@@ -39,8 +39,8 @@ func For(arch string) ([]byte, error) {
 // sums maps an architecture to a function that returns the hash of its program, computed once.
 var sums sync.Map
 
-// Sum returns the state of the hash after the program for an architecture has been hashed, as api.Sum does. A run on a
-// thousand nodes uses the same program for all of them.
+// Sum returns the state of the hash after the program for an architecture has been hashed, as api.Sum does. It computes
+// the state only once, because a run on a thousand nodes uses the same program for all of them.
 func Sum(arch string) (hash.Cloner, error) {
 	once, _ := sums.LoadOrStore(arch, sync.OnceValues(func() (hash.Cloner, error) {
 		program, err := For(arch)

@@ -68,7 +68,8 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, host hostfs.Host) e
 	return serve(ctx, func() ([]byte, *api.Error) { return readRequest(lines) }, lines, out, host)
 }
 
-// ServeAttached is like Serve, but for a request that Attach appended to exe, an executable of size bytes.
+// ServeAttached is like Serve, but reads the request that Attach appended to exe, an executable. The parameter size is
+// the size of exe in bytes.
 func ServeAttached(
 	ctx context.Context, exe io.ReaderAt, size int64, in io.Reader, out io.Writer, host hostfs.Host,
 ) error {
@@ -86,7 +87,8 @@ func serve(
 ) (err error) {
 	answers := newAnswers(out)
 	defer func() {
-		// Standard output is reserved for responses. Without a response, a crash would look like a lost connection.
+		// Report a crash in a response: standard output is reserved for responses, and without one, the client would
+		// mistake the crash for a lost connection.
 		if r := recover(); r != nil {
 			err = answers.fail(api.Errorf(api.CodeInternal, "the helper crashed: %v\n%s", r, debug.Stack()))
 		}

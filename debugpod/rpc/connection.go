@@ -55,7 +55,7 @@ type stream struct {
 	cancel context.CancelCauseFunc
 	window int64
 
-	// All received data is complete when ended is closed.
+	// After the channel ended is closed, the received data is complete.
 	ended  chan struct{}
 	header map[string]string // includes the trailer; names are in lower case
 	body   bytes.Buffer
@@ -136,8 +136,7 @@ func (c *connection) leave(ctx context.Context) {
 	}
 }
 
-// wakeWith arranges for goroutines that wait for a change to wake up when ctx ends. The returned function cancels the
-// arrangement.
+// wakeWith ensures that goroutines waiting for a change are woken when ctx ends. The returned function cancels this.
 func (c *connection) wakeWith(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() {
 		c.mu.Lock()
@@ -393,7 +392,7 @@ func (c *connection) open(ctx context.Context, fields []hpack.HeaderField, body 
 	return s, nil
 }
 
-// writeFields writes a header or a trailer. The caller holds writing.
+// writeFields writes a header or a trailer. The caller holds c.writing.
 func (c *connection) writeFields(id uint32, end bool, fields []hpack.HeaderField) error {
 	c.block.Reset()
 	for _, field := range fields {

@@ -166,7 +166,7 @@ func (b *bench) addNodes(ctx context.Context, n int) error {
 	})
 }
 
-// parallel calls do for each number in a range.
+// parallel invokes the function do for each number in a range.
 func parallel(ctx context.Context, from, to int, do func(context.Context, int) error) error {
 	workers, ctx := errgroup.WithContext(ctx)
 	workers.SetLimit(16)

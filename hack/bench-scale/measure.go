@@ -215,7 +215,7 @@ func injected(output string, nodes int) error {
 	return nil
 }
 
-// oneRoot checks that doctor reports the only pod that cannot run as the only root cause.
+// oneRoot checks that doctor reports a single root cause: the only pod that cannot run.
 func oneRoot(output string, nodes int) error {
 	var r doctor.Report
 	if err := json.Unmarshal([]byte(output), &r); err != nil {

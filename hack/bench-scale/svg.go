@@ -23,7 +23,7 @@ func (a axis) at(value float64) float64 {
 	return a.from + (a.to-a.from)*math.Log(value/a.min)/math.Log(a.max/a.min)
 }
 
-// around returns an axis from a power of ten to a multiple of the largest value.
+// around returns a logarithmic axis with some room below the smallest value and above the largest.
 func around(values []float64, from, to float64) axis {
 	low, high := math.Inf(1), 0.0
 	for _, v := range values {

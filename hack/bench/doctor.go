@@ -28,7 +28,8 @@ func (b *bench) measureDoctor(ctx context.Context) ([]row, error) {
 	const peer = "a debug pod and ten execs"
 	rows := []row{compared("doctor on one node", "s", times["doctor"], peer, times["script"]).within(ratioOfDoctor)}
 
-	// The cost of an additional node. In addition, both doctor and the script read the cluster once.
+	// The cost of an additional node, without the cost of reading the cluster, which doctor and the script each do
+	// once.
 	count := func(run func(kubeconfig string, nodes ...string) error) (one, each traffic, err error) {
 		one, err = b.traffic(ctx, func(kubeconfig string) error { return run(kubeconfig, b.node) })
 		if err != nil {

@@ -1,6 +1,6 @@
 // Command bench measures the project's claims about speed, memory and requests, on the test cluster. Each figure is
-// compared with a floor, the minimum for the same work, or with a peer, another way to do it, in the same run: `make
-// bench` prints both, their ratio and the limit for the ratio.
+// compared, in the same run, either with a floor (the minimum for the same work) or with a peer (another way to do the
+// same work). `make bench` prints both figures, their ratio and the limit for the ratio.
 //
 //	go run ./hack/bench                      all measurements
 //	go run ./hack/bench -what xid,doctor     some of them

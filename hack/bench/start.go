@@ -27,10 +27,10 @@ var offline = []string{
 	"completion bash", "completion zsh", "completion fish", "completion powershell", "__complete xid --",
 }
 
-// measureStart compares the start time of the help of every command, and of the commands that need no cluster, with the
-// start time of version. The rows are those for the slowest help, the slowest command, and all that exceed the limit.
-// The figures are the best of the rounds: a start takes so little time that other load on the machine would dominate a
-// median.
+// measureStart measures how long the help of every command takes, and how long every command that needs no cluster
+// takes, and compares these times with the time that the version command takes. The rows are those for the slowest
+// help, the slowest command, and all that exceed the limit. The figures are the best of the rounds: a start takes so
+// little time that other load on the machine would dominate a median.
 func (b *bench) measureStart(ctx context.Context) ([]row, error) {
 	page, err := os.ReadFile("docs/commands/README.md")
 	if err != nil {
@@ -63,7 +63,7 @@ func (b *bench) measureStart(ctx context.Context) ([]row, error) {
 	return append(all, memory), err
 }
 
-// starts returns a row for each command line, slowest first. It runs version between every two command lines.
+// starts returns a row for each command line, slowest first. It runs the version command before each command line.
 func (b *bench) starts(ctx context.Context, lines []string) ([]row, error) {
 	took := func(line string) (float64, error) {
 		start := time.Now()

@@ -5,8 +5,8 @@
 // With BASE.zst, which this command made before, FILE.zst refers to the contents of BASE where both are alike, and
 // unpacking it needs BASE as a dictionary.
 //
-// It is a separate module, because it uses the original library in C: the plugin's files become 10 % smaller than with
-// the Go library that the plugin uses for decompression.
+// It is a separate module because it uses the original C library, which makes the plugin's files 10 % smaller than the
+// Go library that the plugin uses for decompression would.
 package main
 
 import (

@@ -46,7 +46,7 @@ func main() {
 // release is a release of the repository in the current directory.
 type release struct {
 	version, commit, date, flags, ldflags, dist string
-	// modified is date as a time. It is the modification time of all files in the archives.
+	// modified is the parsed value of date. It is the modification time of all files in the archives.
 	modified time.Time
 }
 

@@ -2,9 +2,9 @@
 // that Chaos Mesh reports. The objects are created and deleted by pkg/faults/objects.
 //
 // The fields and their meaning are from Chaos Mesh's source (api/v1alpha1/networkchaos_types.go and
-// controllers/chaosimpl/networkchaos). Packets are dropped or delayed in the network namespaces of pods: with iptables
-// for a partition, in both directions, and otherwise with tc, for packets that a pod sends. Packets that the selected
-// pods receive are therefore delayed in the pods that send them.
+// controllers/chaosimpl/networkchaos). Chaos Mesh drops or delays packets in the network namespaces of pods. For a
+// partition, it uses iptables, which affects packets in both directions. Otherwise, it uses tc, which affects only the
+// packets that a pod sends. Packets that the selected pods receive are therefore delayed in the pods that send them.
 package chaosmesh
 
 import (
@@ -33,8 +33,8 @@ type Peers struct {
 type Fault struct {
 	Namespace string   // namespace of the pods and the objects
 	Pods      []string // NAMESPACE/NAME, all in Namespace
-	// To contains the peers to which the pods send packets, and From the peers from which they receive packets; nil if
-	// the direction is not affected.
+	// To contains the peers to which the pods send packets. From contains the peers from which the pods receive
+	// packets. Each is nil if its direction is not affected.
 	To, From *Peers
 	Loss     int       // percentage of dropped packets; 0 means all packets
 	Slow     *api.Slow // instead of dropping packets

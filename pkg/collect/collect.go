@@ -96,7 +96,7 @@ type collector struct {
 	ofFailing bool
 
 	mu sync.Mutex // protects the following fields, and s.Missing
-	// refused contains the errors of lists that are required for a diagnosis.
+	// refused contains the errors from list requests that are required for a diagnosis.
 	refused map[string]error
 }
 
@@ -255,7 +255,8 @@ func (c *collector) missing(what, why string) {
 	c.s.Missing = append(c.s.Missing, snapshot.Missing{What: what, Why: why})
 }
 
-// trim removes the fields that only the API server needs from an object, and keeps the object.
+// trim removes from an object the fields that only the API server needs. It always returns true, so that the object is
+// kept.
 func trim[T any, P interface {
 	*T
 	metav1.Object

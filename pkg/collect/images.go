@@ -69,8 +69,8 @@ func (c *collector) images(ctx context.Context) {
 	c.s.Images = Images(ctx, refs, keys, c.options.Registries)
 }
 
-// started reports whether every container has run before. The containers' images are then available, and for the right
-// platform.
+// started reports whether every container has run before. If so, the containers' images are available and were built
+// for the right platform.
 func started(pod *corev1.Pod) bool {
 	return !slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
 		return s.State.Waiting != nil && s.LastTerminationState.Terminated == nil || s.RestartCount > 0

@@ -26,8 +26,8 @@ type keeper struct {
 	gpuNodes map[string]bool
 	// operands contains the namespaces of GPU software. All objects in them are relevant.
 	operands map[string]bool
-	// left contains pods that are not kept, and unwell contains kept pods that are unhealthy. Few events about other
-	// pods are kept.
+	// left contains pods that are not kept, and unwell contains kept pods that are unhealthy. Few events about the
+	// remaining pods are kept.
 	left, unwell map[types.NamespacedName]bool
 
 	texts       map[string]string

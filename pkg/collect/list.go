@@ -13,8 +13,8 @@ import (
 // lister lists one page.
 type lister[T any] func(context.Context, metav1.ListOptions) (page[T], error)
 
-// page is a part of a list. The list continues with next, unless it is empty. left is the number of remaining objects,
-// or 0 if the API server does not report it.
+// page is one page of a list. next is the token for the next page, or empty on the last page. left is the number of
+// remaining objects, or 0 if the API server does not report it.
 type page[T any] struct {
 	items []T
 	next  string
@@ -92,7 +92,7 @@ func all[T any](ctx context.Context, options metav1.ListOptions, list lister[T],
 // roomLimit is the maximum number of objects for which memory is allocated in advance, in case the count is wrong.
 const roomLimit = 100_000
 
-// room returns the estimated number of objects on later pages that will be kept, based on the share on the first page.
+// room returns the estimated number of objects to keep from later pages, based on the share kept from the first page.
 // Growing a list of 50,000 pods step by step would copy them five times.
 func room[T any](first page[T], kept int) int {
 	if len(first.items) == 0 {

@@ -128,8 +128,8 @@ func (c *collector) log(ctx context.Context, r request) (string, error) {
 	return string(text), err
 }
 
-// logCandidates returns the pods whose logs are read, up to the limit, and the others. If several pods are similar,
-// such as those of one DaemonSet, some of them come before the rest. Healthy pods come last.
+// logCandidates returns the pods whose logs are read, up to the limit, and the others. Groups of similar pods, such as
+// those of one DaemonSet, take turns, so that one large group does not displace the others. Healthy pods come last.
 func logCandidates(s *snapshot.Snapshot) (wanted, left []*corev1.Pod) {
 	suspects := suspicious(s)
 	incomplete := map[string]bool{} // for DaemonSets

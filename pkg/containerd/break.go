@@ -13,8 +13,8 @@ import (
 type Request struct {
 	Mode    Mode
 	Handler string // not used by default-missing and unparsable
-	// Decoy is another containerd's configuration file, to which wrong-instance moves the handler. Without Data, the
-	// file is created.
+	// Decoy is another containerd's configuration file, to which wrong-instance moves the handler. If Data is not set,
+	// the file is created.
 	Decoy File
 }
 

@@ -65,8 +65,8 @@ func (d *document) remove(path []string) []change {
 	return changes
 }
 
-// removeMembers removes each run of consecutive members up to the next remaining member. A run at the end is removed
-// starting at the end of the previous member.
+// removeMembers removes each run of consecutive members, including the text up to the next remaining member. For a run
+// at the end, it instead includes the text from the end of the previous member.
 func removeMembers(all, gone []*expr) []change {
 	var changes []change
 	for i := 0; i < len(all); i++ {

@@ -151,8 +151,8 @@ func (d *document) lineOf(path []string) int {
 	return 0
 }
 
-// at returns the expressions that define path or a descendant of it, in file order. It does not return members of
-// inline tables that it already returns.
+// at returns the expressions that define path or a descendant of it, in file order. If it returns an inline table, it
+// does not also return the members of that table.
 func (d *document) at(path []string) []*expr {
 	var found []*expr
 	var look func(e *expr)

@@ -24,10 +24,11 @@ type Place struct {
 
 // Merged is the part of a daemon's configuration that is about handlers.
 type Merged struct {
-	// Version is the version of the root file, or 1 if it has none. It is 0 if there are no files or the source is CRI.
+	// Version is the version of the root file, or 1 if it has none. It is 0 if there are no files or the configuration
+	// was read from CRI.
 	Version int
-	// DefaultRuntime is the configured default handler. It is empty if the source is files and they do not set a
-	// default handler; the default is then runc.
+	// DefaultRuntime is the configured default handler. It is empty if the configuration was read from files and they
+	// do not set a default handler; the default is then runc.
 	DefaultRuntime string
 	// Handlers are the handlers that the files declare. Since 2.0, and before 2.0 if no handler is declared, containerd
 	// also has a built-in runc.

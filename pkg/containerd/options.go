@@ -56,8 +56,8 @@ func (p *plan) binaryMissing() error {
 	return nil
 }
 
-// wrongRuntimeType sets a shim that does not exist. Neither 1.7 nor 2.x looks for the shim before the first pod: at
-// startup, 2.x queries the features of each shim but ignores errors.
+// wrongRuntimeType sets a shim that does not exist. Neither 1.7 nor 2.x looks for the shim before the first pod starts:
+// when containerd starts, 2.x queries the features of each shim but ignores errors.
 func (p *plan) wrongRuntimeType() error {
 	table := digTable(p.before.runtimes(), p.handler)
 	for _, key := range []string{"runtime_path", "runtime_engine", "runtime_root"} {

@@ -80,7 +80,7 @@ func cloneTable(tree map[string]any) map[string]any {
 	return all
 }
 
-// overlay merges the tree from into the tree to, in the same way as containerd 2: it merges tables key by key and
+// overlay merges one tree (from) into another (to), in the same way as containerd 2: it merges tables key by key and
 // replaces other values.
 func overlay(to, from map[string]any) {
 	for k, v := range from {

@@ -37,7 +37,8 @@ import (
 type Options struct {
 	// Checks contains IDs, or patterns such as "rt.*". Empty selects all checks.
 	Checks []string
-	// Since excludes older kernel log records, based on each node's own clock. Zero includes all records since boot.
+	// Since excludes kernel log records that are older than this duration, based on each node's own clock. Zero
+	// includes all records since boot.
 	Since time.Duration
 	// IgnoreInjected hides this tool's runs, so that injected faults are diagnosed like real ones.
 	IgnoreInjected bool

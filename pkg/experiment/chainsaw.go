@@ -76,8 +76,8 @@ type chainsaw struct {
 const useRun = "remove it, or use `kubectl gpu-fault run`"
 
 // Chainsaw returns the experiment as a Kyverno Chainsaw test that runs this tool. more returns additional flags for a
-// command line. Chainsaw returns an error for any part of the experiment that cannot be expressed so that the test
-// passes and fails whenever the experiment does.
+// command line. Chainsaw returns an error if any part of the experiment cannot be expressed in such a way that the test
+// passes if and only if the experiment does.
 func (e *Experiment) Chainsaw(ctx context.Context, more func(line []string) []string) ([]byte, error) {
 	switch {
 	case e.Repeat > 1:

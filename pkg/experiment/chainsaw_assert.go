@@ -94,8 +94,8 @@ func kept(given, back any, path string) error {
 		strings.TrimPrefix(path, "."))
 }
 
-// assertion returns a part of a node as a Chainsaw assertion. Plain fields stay; false and lists become JMESPath
-// expressions, because an absent field counts as false, and a list only has to contain the items.
+// assertion returns a part of a node as a Chainsaw assertion. Plain fields are not changed. The value false and lists
+// become JMESPath expressions, because an absent field counts as false, and a list only has to contain the items.
 func assertion(part map[string]any, path string) (map[string]any, error) {
 	all := map[string]any{}
 	for _, key := range slices.Sorted(maps.Keys(part)) {

@@ -99,7 +99,7 @@ func (i Inject) commands(ctx context.Context, t Target, targets []string, run st
 
 // withKernel returns the --layers flag of the kernel log command if this command also injects the layers nvml and dcgm,
 // which have no command of their own. It then also injects the device layer, if the fault includes this layer, because
-// the node is locked. Otherwise, withKernel returns nil.
+// its run already locks the node. Otherwise, withKernel returns nil.
 func (i *Inject) withKernel() []string {
 	layers := LayerKernel
 	for _, layer := range i.Layers {

@@ -33,11 +33,11 @@ type Expectation struct {
 	By string `json:"by,omitempty"`
 	// Pod limits a reaction to pods with this name, in the form NAMESPACE/NAME. NAME may end with *.
 	Pod string `json:"pod,omitempty"`
-	// Node is a part of a node that each target must contain. Instead, its only key may be cel. The value of cel is an
-	// expression over a node in the cluster (node) and the first target (target.node), and must be true for at least
-	// one node in the cluster.
+	// Node is a part of a node that each target must contain. Alternatively, it contains only the key cel, whose value
+	// is an expression over a node in the cluster (node) and the first target (target.node). The expression must be
+	// true for at least one node in the cluster.
 	Node map[string]any `json:"node,omitempty"`
-	// Check is a check as in scenarios. Steady is the name of a check in the steady state.
+	// Check is a check in the same format as in scenarios. Steady is the name of a check in the steady state.
 	Check  *scenario.Check `json:"check,omitempty"`
 	Steady string          `json:"steady,omitempty"`
 	// Load is the name of a load. Expect is an expression over the load's requests in the last Window, with the

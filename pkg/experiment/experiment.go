@@ -98,13 +98,13 @@ type Inject struct {
 	XID    any      `json:"xid,omitempty"`
 	GPU    any      `json:"gpu,omitempty"`
 	Layers []string `json:"layers,omitempty"`
-	// The only value of Device is unhealthy. Runtime is a mode of `runtime break`. Network is partition or loss. It
-	// applies to the pods of the target's workload on the nodes if the target has a workload, and otherwise to all pods
-	// on the nodes.
+	// The only valid value of Device is "unhealthy". Runtime is a mode of `runtime break`. Network is "partition" or
+	// "loss". A network fault applies to the pods of the target's workload on the nodes if the target has a workload,
+	// and otherwise to all pods on the nodes.
 	Device  string `json:"device,omitempty"`
 	Runtime string `json:"runtime,omitempty"`
 	Network string `json:"network,omitempty"`
-	// CUDA is a workload as TYPE/NAME, in the namespace of the target.
+	// CUDA specifies the workload for a CUDA fault, as TYPE/NAME, in the namespace of the target.
 	CUDA string `json:"cuda,omitempty"`
 	// Flags are additional flags for the command, without the dashes.
 	Flags map[string]any `json:"flags,omitempty"`

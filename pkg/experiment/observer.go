@@ -222,7 +222,7 @@ func (o *Observer) RolledOut() {
 }
 
 // RevertDone records that this tool has reverted all faults. The reverts may also have replaced pods. Unlike the pods
-// that are created after a fault, these new pods count, because they may be ready before the revert ends.
+// that are created after a fault, these new pods count as reactions, because they may be ready before the revert ends.
 func (o *Observer) RevertDone() {
 	o.mu.Lock()
 	o.replace()
@@ -281,8 +281,8 @@ func (o *Observer) expect(all []*pending) {
 }
 
 // await waits until all expected reactions have happened or their deadlines have expired, and until the time during
-// which other reactions must not happen has passed. It returns the verdicts for these expectations, which must already
-// be observed.
+// which other reactions must not happen has passed. It returns the verdicts for these expectations. The observation of
+// the expectations must already have begun.
 func (o *Observer) await(ctx context.Context, all []*pending) []Verdict {
 	for {
 		o.mu.Lock()

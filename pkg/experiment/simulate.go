@@ -25,8 +25,8 @@ var simulation = []string{SimulateDetect, SimulateCordon, SimulateDrain, Simulat
 
 // Remediator performs the actions of a remediator on a node.
 type Remediator interface {
-	// Cordon makes a node unschedulable, and returns the ID of the run that did so, for Lab.Revert. On failure, the run
-	// is one that may have left changes in place, or "".
+	// Cordon makes a node unschedulable, and returns the ID of the run that did so, for Lab.Revert. On failure, the ID
+	// is that of a run that may have left changes in place, or "" if there is none.
 	Cordon(ctx context.Context, node string) (run string, err error)
 	// Drain evicts the pods on a node and waits until they no longer exist. It returns the pods that it must not evict.
 	Drain(ctx context.Context, node string) (stay []string, err error)

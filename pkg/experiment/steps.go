@@ -88,7 +88,8 @@ func (p *play) inject(ctx context.Context, i Inject, last string) (prepares bool
 	if !prepares {
 		p.enter(PhaseFault)
 	}
-	// Anything after the first layer is a reaction to the fault, even before the other layers are verified.
+	// Anything that happens after the injection of the first layer is a reaction to the fault, even if the other layers
+	// have not been verified yet.
 	defer p.observer.inject()()
 	for _, line := range lines {
 		shown := strings.Join(line, " ")

@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Nodes resolves a target to existing nodes. workload returns the pod selector of a workload (TYPE/NAME); nil means
-// SelectorOf.
+// Nodes resolves a target to existing nodes. The function workload returns the pod selector of a workload (TYPE/NAME).
+// If it is nil, SelectorOf is used.
 func (t *Target) Nodes(
 	ctx context.Context, client kubernetes.Interface,
 	workload func(ctx context.Context, ref, namespace string) (labels.Selector, error),

@@ -100,8 +100,8 @@ func (s *Session) checkAccess(ctx context.Context, plan Plan) error {
 type Needer interface {
 	// Needs returns the permissions that Undo needs for the step in the given ledger namespace.
 	Needs(step ledger.Step, ledgerNamespace string) []Permission
-	// Feature is the value of `rbac print --for` that grants these permissions. If it is empty, the value is the fault
-	// of the run.
+	// Feature is the value of `rbac print --for` that grants these permissions. If it is empty, the fault of the run is
+	// used as the value.
 	Feature() string
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// checkNamespaces rejects targets in protected namespaces, because the cluster, the GPUs, or this tool depend on the
+// checkNamespaces rejects targets in protected namespaces, because the cluster, the GPUs, or this tool depends on the
 // workloads there. No flag overrides this check.
 func checkNamespaces(plan Plan, ledgerNamespace string) []error {
 	var seen []string

@@ -32,7 +32,7 @@ func (s *Session) nodes(ctx context.Context) ([]corev1.Node, error) {
 }
 
 // EachNode visits the nodes that match a label selector, page by page, because a typical node object is 20 KB, mostly
-// image names. visit must not keep the pointer.
+// image names. The visit function must not keep the pointer.
 func EachNode(ctx context.Context, client kubernetes.Interface, selector string, visit func(*corev1.Node)) error {
 	pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return client.CoreV1().Nodes().List(ctx, options)

@@ -50,7 +50,8 @@ type Session struct {
 	// Allow lifts limits on the blast radius for Revert, as Plan.Allow does for Run.
 	Allow Allowances
 
-	// Features are the values of `rbac print --for` for a plan. If there are none, the plan's fault is used.
+	// Features are the values of `rbac print --for` that grant the permissions for a plan. If there are none, the
+	// plan's fault is used.
 	Features []string
 
 	From    string // the client's host name, for the record
@@ -71,7 +72,7 @@ type Observer struct {
 	StepChanged func(run ledger.Run, step ledger.Step)
 	// Progress is called with progress messages from a fault, such as "debug pod running".
 	Progress func(step ledger.Step, text string)
-	// Warning is called for errors that do not stop the run, such as a forbidden Event.
+	// Warning is called for errors that do not stop the run, such as a missing permission to create an Event.
 	Warning func(text string)
 }
 

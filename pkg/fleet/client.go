@@ -18,8 +18,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
 )
 
-// Client starts, follows and stops fleets. It sends the same number of requests for any number of nodes, except for
-// reading the records at the end.
+// Client starts, follows and stops fleets. The number of requests that it sends does not depend on the number of nodes,
+// except when it reads the records at the end.
 type Client struct {
 	Kube      kubernetes.Interface
 	Namespace string // namespace of the ledger

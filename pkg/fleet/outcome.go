@@ -25,8 +25,8 @@ type Missed struct {
 	Nodes  []string `json:"nodes"`
 }
 
-// Of returns the outcome of a plan from the records of its runs. If a shard has no record, the reason is taken from
-// failures if the shard's pod failed; otherwise, the reason is rest.
+// Of returns the outcome of a plan from the records of its runs. If a shard has no record, the reason is the shard's
+// entry in failures or, if the shard's pod has not failed, the parameter rest.
 func Of(plan Plan, runs []ledger.Run, failures map[int]string, rest string) Outcome {
 	byID := map[string]ledger.Run{}
 	for _, run := range runs {

@@ -10,7 +10,8 @@ import (
 // skipped are fields that the API server writes.
 var skipped = []string{"managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink"}
 
-// Diff returns the edits that turn before into after, without the fields that the API server writes.
+// Diff compares two versions of an object, before and after, and returns the edits that convert the first to the
+// second. It ignores the fields that the API server writes.
 func Diff(before, after map[string]any) []Edit {
 	var edits []Edit
 	for _, name := range keys(before, after) {
@@ -206,7 +207,8 @@ func encodeValue(value any) json.RawMessage {
 	return Encode(value)
 }
 
-// MergePatch returns the JSON merge patch (RFC 7386) that turns from into to. Lists are replaced as a whole.
+// MergePatch compares two objects, from and to, and returns the JSON merge patch (RFC 7386) that converts the first to
+// the second. Lists are replaced as a whole.
 func MergePatch(from, to map[string]any) map[string]any {
 	body := map[string]any{}
 	for _, name := range keys(from, to) {

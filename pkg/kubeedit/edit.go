@@ -88,7 +88,7 @@ func missing(object map[string]any, at Path) int {
 	return len(at) - 1
 }
 
-// wrap returns a value for the first step such that all steps lead to the given value.
+// wrap returns a value for the first step of a path. The remaining steps lead from this value to the given value.
 func wrap(steps Path, value any) any {
 	for i := len(steps) - 1; i > 0; i-- {
 		if steps[i].Key != "" {
@@ -269,7 +269,7 @@ func Decode(text json.RawMessage) any {
 	return value
 }
 
-// Same reports whether a value is equal to JSON, regardless of the types of its numbers.
+// Same reports whether a value is equal to the value in a JSON text, regardless of the types of its numbers.
 func Same(value any, text json.RawMessage) bool {
 	return json.Valid(text) && reflect.DeepEqual(Decode(Encode(value)), Decode(text))
 }

@@ -121,7 +121,7 @@ func below(set *fieldpath.Set, prefix fieldpath.Path) *fieldpath.Set {
 	return found
 }
 
-// FieldsOfElements returns those fields in a set that belong to one of the given list elements.
+// FieldsOfElements returns the fields of a set that are part of one of the given list elements.
 func FieldsOfElements(set, elements *fieldpath.Set) *fieldpath.Set {
 	found := &fieldpath.Set{}
 	for p := range elements.All() {

@@ -14,7 +14,8 @@ type Path []Step
 
 // Step is one step in a path: a field, or a list element, identified by the value of one of its fields or by its index.
 type Step struct {
-	// Field is the name of a field. With Key, it is the value of the element's field Key.
+	// Field is the name of a field. If Key is set, Field is instead the value that the element has in the field named
+	// by Key.
 	Field string
 	// Key is the field that identifies the elements of a list: name, mountPath, groupName. If several elements have the
 	// same value, the step refers to the last one, because the last environment variable with a name takes effect.
@@ -41,7 +42,7 @@ func Fields(names ...string) Path {
 // IsIndex reports whether the step is an index of a list.
 func (s Step) IsIndex() bool { return s.Field == "" && s.Key == "" }
 
-// Then returns a longer path. It never shares memory with p.
+// Then returns the path p followed by the given steps. The result never shares memory with p.
 func (p Path) Then(steps ...Step) Path { return slices.Concat(p, steps) }
 
 // HasPrefix reports whether the path equals the prefix or is below it.

@@ -219,8 +219,8 @@ func (s *search) depth(m marked) int {
 	return 0
 }
 
-// place adds a leftover to the leftover of its owner, because the owner must be changed instead. Otherwise, it adds the
-// leftover to the list.
+// place adds a leftover to the leftover of its owner, if there is one, because the owner must be changed instead.
+// Otherwise, it adds the leftover to the list.
 func (s *search) place(m marked, left Leftover) {
 	top, owned := s.top(m.object)
 	if owned {

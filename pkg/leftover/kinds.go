@@ -137,7 +137,7 @@ func elements(object map[string]any, list string) []map[string]any {
 	return all
 }
 
-// remove removes the elements of a list for which gone returns true. It also removes a list that becomes empty.
+// remove removes from a list the elements for which gone returns true. It also removes a list that becomes empty.
 func remove(object map[string]any, list string, gone func(map[string]any) bool) {
 	items, ok := object[list].([]any)
 	if !ok {

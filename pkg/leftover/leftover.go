@@ -56,7 +56,7 @@ type Leftover struct {
 // KindFault is the kind of a run whose fault is still in place although it expired or its client crashed.
 const KindFault = "fault"
 
-// Source is the tool that left something.
+// Source is the tool that left something behind.
 type Source string
 
 // Sources.

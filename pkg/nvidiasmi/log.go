@@ -120,7 +120,7 @@ type Remapped struct {
 	Uncorrectable *int64 `json:"uncorrectable,omitempty"`
 	Pending       *bool  `json:"pending,omitempty"` // rows are waiting for a reset
 	Failure       *bool  `json:"failure,omitempty"` // no spare row was available, or the table could not be written
-	// Banks is the number of banks with all, many, some, few and none of their spare rows left.
+	// Banks counts the banks that have all, many, some, few or none of their spare rows left.
 	Banks *Histogram `json:"banks,omitempty"`
 }
 

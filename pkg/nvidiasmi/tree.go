@@ -77,7 +77,7 @@ func read(raw []byte) (*element, error) {
 	}
 }
 
-// at follows a path of names separated by slashes; nil if an element does not exist.
+// at follows a path of names separated by slashes. It returns nil if an element does not exist.
 func (e *element) at(path string) *element {
 	for name := range strings.SplitSeq(path, "/") {
 		if e = e.child(name); e == nil {

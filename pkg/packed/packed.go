@@ -8,7 +8,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Plain returns the contents of the YAML files in a directory by name.
+// Plain returns the contents of the YAML files in a directory, keyed by file name.
 func Plain(dir fs.FS) (map[string][]byte, error) {
 	names, err := fs.Glob(dir, "*.yaml")
 	if err != nil {

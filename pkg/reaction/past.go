@@ -85,8 +85,8 @@ func selectors(names []string, each, all string) (found []string) {
 	return found
 }
 
-// pastOf compares a node with its state before the given time, which is the node without conditions, labels and cordons
-// from after that time.
+// pastOf compares a node with its state before the given time. That state is the node without the conditions, labels
+// and cordons that were set after that time.
 func pastOf(node *corev1.Node, since time.Time) []Reaction {
 	var found []Reaction
 	play := func(at time.Time, undo func(*corev1.Node)) {

@@ -115,7 +115,8 @@ type Reaction struct {
 	Who string `json:"who,omitempty"`
 	// Text is what was observed, such as the condition, the taint, or the exit code. It is untrusted.
 	Text string `json:"text,omitempty"`
-	// Restarted reports, for Served, that the pod existed before the fault: only its containers were restarted.
+	// Restarted means, for the reaction Served, that the pod existed before the fault and only its containers were
+	// restarted.
 	Restarted bool `json:"-"`
 }
 

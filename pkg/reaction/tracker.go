@@ -23,8 +23,8 @@ type Tracker struct {
 	nodes map[string]*corev1.Node
 	pods  map[types.UID]*podState
 	old   map[types.UID]bool // pods that existed at the start
-	// victims are the pods on the targets at the start that can be evicted, by UID. controllers contains the UIDs of
-	// their controllers, with the node that each pod was on.
+	// victims are the pods that were on the targets at the start and can be evicted, by UID. controllers contains the
+	// UIDs of their controllers, with the node that each pod was on.
 	victims     map[types.UID]string
 	controllers map[types.UID]string
 	drained     map[string]bool

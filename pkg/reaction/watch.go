@@ -46,7 +46,7 @@ type Options struct {
 // News is a change in the cluster.
 type News struct {
 	Reactions []Reaction
-	// Node is the node that has changed; nil if something else has changed, or with OnlyReactions.
+	// Node is the node that has changed. It is nil if something else has changed, or if OnlyReactions is set.
 	Node *corev1.Node
 }
 

@@ -65,7 +65,8 @@ func Arguments(all []string) []string {
 // shortSecret matches a word after -p, which is a password in many programs, but a port or a path in others.
 var shortSecret = regexp.MustCompile(`^[^\s/:-][^\s/:]*\pL[^\s/:]*$|^\pL[^\s/:]{5,}$`)
 
-// acrossArguments removes secrets that can be recognized only in the whole command line, such as in wandb login KEY.
+// acrossArguments removes secrets that can be recognized only in the whole command line, such as KEY in wandb login
+// KEY.
 func acrossArguments(all, cleaned []string) []string {
 	joined := strings.Join(cleaned, " ")
 	whole := withoutArguments(joined)

@@ -163,7 +163,7 @@ var arguments = []struct {
 	},
 	{"identified", regexp.MustCompile(`(?i)\bidentified[ \t]+(?:with[ \t]+\w+[ \t]+)?by[ \t]+["']([^"'\n]+)`)},
 	{"password", regexp.MustCompile(`(?i)\bpassword[ \t]+'([^'\n]+)'`)}, // SQL
-	// In a sentence or a dialogue, a word that is not ordinary follows.
+	// In a sentence or a dialogue, the name of the secret is followed by a word that is not ordinary.
 	{
 		"pass",
 		regexp.MustCompile(
@@ -219,7 +219,8 @@ var arguments = []struct {
 	},
 	// netrc
 	{"password", regexp.MustCompile(`(?s)\b(?:machine|default|login)\s+\S+\s+(?:login\s+\S+\s+)?password\s+(\S+)`)},
-	// In npmrc, pip.conf and other files, no name precedes the secret: //registry/:_authToken=x is an assignment.
+	// In npmrc, pip.conf and other files, no name precedes the secret. An exception is //registry/:_authToken=x, which
+	// is an assignment.
 	{"--from-literal", regexp.MustCompile(`--from-literal[= ]["']?[^\s=]+=("[^"\n]*"|'[^'\n]*'|[^\s"']+)`)},
 }
 
@@ -375,15 +376,16 @@ var folded = regexp.MustCompile(`^([ \t]*)(?:- )?["']?([A-Za-z_][\w.-]*)["']?:[ 
 var heading = regexp.MustCompile(`([A-Za-z_][\w.-]*)[ \t]*[:=][ \t]*(?:<<[-~]?["']?(\w+)["']?)?[ \t]*$`)
 
 var (
-	// typed matches names of passwords. Because people choose passwords, even plain words joined by dashes count as a
-	// value below such a name.
+	// typed matches the names of settings that contain passwords. Because people choose passwords, the value on the
+	// line below such a name counts as a password even if it consists of plain words joined by dashes.
 	typed = regexp.MustCompile(`(?i)^(?:[\w.-]*password|passwd|passphrase|kennwort|passwort)$`)
 	// series matches the first line of a list, and item an item line: "tokens:", "- X"; "TOKENS = [", `"X",`.
 	series = regexp.MustCompile(`([A-Za-z_][\w.-]*)[sS][ \t]*[:=][ \t]*\[?[ \t]*$`)
 	item   = regexp.MustCompile(`^[ \t]*(?:- |["'])["']?([^\s"',:=]{8,})["']?,?[ \t]*$`)
 )
 
-// withoutLines removes the values of settings that take a whole line, or the lines below it.
+// withoutLines removes setting values that extend to the end of the line, or that are in the lines below the setting's
+// name.
 //
 // file is true for configuration files, in which whitespace may separate a name from its value.
 func withoutLines(text string, file bool) string {

@@ -145,7 +145,7 @@ func (w *Walker) walk(at where, name string, v reflect.Value) {
 	}
 }
 
-// walkInterface walks a copy of the value of an interface, because this value cannot be set.
+// walkInterface walks a copy of the value in an interface, because a value in an interface cannot be set.
 func (w *Walker) walkInterface(at where, name string, v reflect.Value) {
 	if v.IsNil() {
 		return

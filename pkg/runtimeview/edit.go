@@ -13,8 +13,8 @@ import (
 // Edit is a sed script that fixes one configuration file. It applies to the file as it was when it was read.
 type Edit struct{ File, Sed string }
 
-// editable reports whether a file can be edited manually: it is not a link, because sed would replace a link with a
-// file, and no other program regenerates it.
+// editable reports whether a file can be edited manually: no other program regenerates it, and it is not a link, which
+// sed would replace with a file.
 func (i *Instance) editable(file string) bool {
 	n := slices.IndexFunc(i.Files, func(f File) bool { return f.Path == file })
 	return n >= 0 && i.ConfigError == "" && i.Files[n].Link == "" && i.Files[n].NotEdited == ""

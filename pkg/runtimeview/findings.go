@@ -386,7 +386,7 @@ func said(s *Settings) string {
 	return fmt.Sprintf("runtime_type = %q, BinaryName = %q, SystemdCgroup = %t", s.Type, s.BinaryName, s.Systemd())
 }
 
-// missing finds executables that do not exist. It reports an executable that several handlers use only once.
+// missing finds executables that do not exist. If several handlers use the same executable, it is reported only once.
 func (v *View) missing() []Finding {
 	users := map[string][]string{}
 	for _, h := range v.Runtime.Handlers {

@@ -140,7 +140,7 @@ func (v *View) join() {
 	}
 }
 
-// ShowsMemory reports whether the runtime returned its configuration in memory, which always contains a handler.
+// ShowsMemory reports whether the runtime returned its in-memory configuration, which always contains a handler.
 func (i *Instance) ShowsMemory() bool {
 	return slices.ContainsFunc(i.Handlers, func(h Handler) bool { return h.InMemory != nil })
 }

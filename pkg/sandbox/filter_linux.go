@@ -18,8 +18,8 @@ const x32 = 0x40000000
 type rule struct {
 	call  uint32
 	errno unix.Errno
-	// mask rejects calls whose first argument contains one of these bits. only rejects calls whose first argument is
-	// none of these values. If both are empty, all calls are rejected.
+	// mask rejects calls whose first argument contains one of these bits. The list in only contains the accepted values
+	// of the first argument: calls with any other value are rejected. If both are empty, all calls are rejected.
 	mask uint32
 	only []uint32
 }
@@ -27,8 +27,8 @@ type rule struct {
 // refused are the system calls with which a program could avoid being recorded, gain capabilities in its own namespace,
 // forge another program's arguments, or reach something outside the sandbox that namespaces do not isolate.
 var refused = []rule{
-	// ptrace does not follow untraced processes. In a user namespace, the program would be root for large parts of the
-	// kernel.
+	// ptrace does not follow processes that are created untraced. In its own user namespace, the program would have
+	// root privileges in large parts of the kernel.
 	{call: unix.SYS_CLONE, errno: unix.EPERM, mask: unix.CLONE_UNTRACED | unix.CLONE_NEWUSER},
 	// The flags of clone3 are in memory and cannot be checked. Libraries use clone instead.
 	{call: unix.SYS_CLONE3, errno: unix.ENOSYS},

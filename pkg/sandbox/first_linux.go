@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// prepared is set when the program has called First. Otherwise, the first process of a sandbox would be an ordinary run
-// of the program.
+// prepared is set when the program has called First. Without this call, the first process of a sandbox would be an
+// ordinary run of the program.
 var prepared atomic.Bool
 
 // First is the sandbox's first process, which is this program executed again in the sandbox's namespaces. It opens the
@@ -210,7 +210,7 @@ func bind(from, to string, attributes uint64) error {
 	return unix.MountSetattr(unix.AT_FDCWD, to, unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: attributes})
 }
 
-// enter makes base the root directory, and removes the host's root directory.
+// enter makes base the root directory, and unmounts the host's root file system.
 func enter(base string) error {
 	if err := unix.Chdir(base); err != nil {
 		return err

@@ -32,8 +32,8 @@ const Dir = "/task"
 type Program struct {
 	Command string   // command for sh -c
 	Env     []string // complete environment of the program
-	// Own is the host directory that the program sees as Dir and can write to. Only the caller may be able to enter the
-	// parent directory of Own, so that no other user can use files that the program leaves in Own.
+	// Own is the host directory that the program sees as Dir and can write to. The parent directory of Own must be
+	// accessible only to the caller, so that no other user can use files that the program leaves in Own.
 	Own string
 	// Read lists host directories that the program may read at the same paths. The working directory is the first of
 	// them, or Dir if there are none. See CheckRead.

@@ -219,7 +219,7 @@ func (s *Sandbox) Run(ctx context.Context, program Program) (Result, error) {
 	return result, err
 }
 
-// add adds the content of an event.
+// add adds the content of an event to the result.
 func (r *Result) add(e event, index map[int]int) {
 	switch {
 	case e.Unseen != "":

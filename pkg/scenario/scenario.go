@@ -291,7 +291,7 @@ type Check struct {
 	// and provides list. The was variable contains the value at the baseline.
 	Object  *Ref      `json:"object,omitempty"`
 	Objects *Selector `json:"objects,omitempty"`
-	// With lists additional objects, by name, that Expect can compare with the source, for example as with.classes.
+	// With contains additional objects, by name, that Expect can compare with the source, for example as with.classes.
 	With map[string]Selector `json:"with,omitempty"`
 	// Logs reads the concatenated logs of the pods' containers as text.
 	Logs *Logs `json:"logs,omitempty"`
@@ -389,8 +389,8 @@ type Handler struct {
 // Probe is a pod that is created to observe its result.
 type Probe struct {
 	Pod Object `json:"pod"`
-	// Peer is a pod that is started first. The containers of Pod get its address, which cannot be known in advance, in
-	// $PEER.
+	// Peer is a pod that is started first. Because its address cannot be known in advance, the containers of Pod get
+	// the address in $PEER.
 	Peer Object `json:"peer,omitempty"`
 }
 

@@ -97,7 +97,7 @@ func half(root *node, name string) any {
 	return c.plain()
 }
 
-// settle makes plain preserve all expressions.
+// settle modifies the node so that its plain method preserves all expressions.
 func (n *node) settle() {
 	n.later = false
 	for _, e := range n.keys {

@@ -15,7 +15,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
-// Simulation describes the GPUs that an exercise advertises itself, on nodes of a cluster without GPUs.
+// Simulation describes the GPUs that an exercise itself advertises on nodes of a cluster without GPUs.
 type Simulation struct {
 	GPUs  int      `json:"gpus"` // on each of the nodes
 	Nodes []string `json:"nodes"`
@@ -47,8 +47,8 @@ const SimulatedNote = "The simulated GPUs exist only for the scheduler: the node
 
 // SimulateGPUs returns the facts of the cluster as if the given number of GPUs were advertised on each of the given
 // number of nodes, or on all nodes if there are fewer. It picks control plane nodes last. It does not change the
-// cluster. It rejects a cluster that has GPUs, because other users' pending pods would be scheduled on the simulated
-// ones.
+// cluster. It rejects a cluster that has GPUs, because other users' pending pods would be scheduled on the nodes with
+// simulated GPUs.
 func SimulateGPUs(ctx context.Context, client kubernetes.Interface, gpus, nodes int) (Facts, error) {
 	if gpus < 1 || gpus > MostSimulatedGPUs {
 		return Facts{},

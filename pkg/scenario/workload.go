@@ -22,7 +22,8 @@ type Played struct {
 	// Namespace and Name are the names of the parameters that are set to the Deployment's namespace and name.
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Only contains the only values that some of the parameters may have, by parameter.
+	// Only restricts some of the parameters to certain values. It maps each of these parameters to the values that it
+	// may have.
 	Only map[string][]any `json:"only,omitempty"`
 }
 
@@ -110,7 +111,8 @@ func (w WorkloadFacts) fits(d *appsv1.Deployment) error {
 	return nil
 }
 
-// on draws the parameters that remain variable if the exercise uses a Deployment of the trainer.
+// on restricts the drawn parameters to the values that are supported with the trainer's Deployment, and sets the
+// parameters for the Deployment's namespace and name.
 func (p *Played) on(w *WorkloadFacts, seed int64, given map[string]string, drawn map[string]any) error {
 	for _, name := range slices.Sorted(maps.Keys(p.Only)) {
 		if slices.Contains(p.Only[name], drawn[name]) {
@@ -126,8 +128,8 @@ func (p *Played) on(w *WorkloadFacts, seed int64, given map[string]string, drawn
 	return nil
 }
 
-// OnWorkload returns an error if the scenario does not support a Deployment of the trainer. The error lists the
-// built-in scenarios that support it.
+// OnWorkload returns an error if the scenario cannot use an existing Deployment of the trainer. The error lists the
+// built-in scenarios that can.
 func (s *Scenario) OnWorkload() error {
 	if s.Workload != nil {
 		return nil

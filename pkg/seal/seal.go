@@ -20,7 +20,7 @@ import (
 	"strings"
 )
 
-// Seal is a hash as fourteen letters and digits, so that it can be part of a name or label.
+// Seal is a hash encoded as fourteen letters and digits, so that it can be part of a name or label.
 type Seal string
 
 // Of returns the seal of a step's undo data, which must not contain anything that is unknown before the change, such as
@@ -45,7 +45,7 @@ func spell(format string, args ...any) string {
 	return out.String()
 }
 
-// Keeper keeps seals in objects that clients with access only to records cannot write.
+// Keeper keeps seals in objects that a client cannot write if it has access only to records.
 type Keeper interface {
 	// Keep stores a seal. It is called before anything is changed, and may be called twice.
 	Keep(ctx context.Context, s Seal) error

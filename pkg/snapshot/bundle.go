@@ -134,7 +134,7 @@ func cut(text string) string {
 	return text
 }
 
-// oneLine returns the message of an error on one line, because it may quote file contents.
+// oneLine returns the message of an error as a single line, because the message may quote file contents.
 func oneLine(err error) string { return cut(strings.Join(strings.Fields(err.Error()), " ")) }
 
 // unpackError explains how to handle an archive that cannot be unpacked.

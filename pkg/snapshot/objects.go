@@ -146,7 +146,7 @@ func isAlphanumeric(c rune) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 }
 
-// each calls do with each object in a file, including those in lists.
+// each calls the function do for each object in a file, including those in lists.
 func (r *reader) each(f file, do func(raw []byte) error) error {
 	return r.eachDocument(f, func(document []byte) error {
 		var list struct {
@@ -176,8 +176,8 @@ func (r *reader) each(f file, do func(raw []byte) error) error {
 	})
 }
 
-// eachDocument calls do with each document in a file, converted to JSON. YAML and JSON files may contain several
-// documents.
+// eachDocument calls the function do for each document in a file, converted to JSON. YAML and JSON files may contain
+// several documents.
 func (r *reader) eachDocument(f file, do func([]byte) error) error {
 	if f.yaml {
 		return r.eachYAML(f.data, do)

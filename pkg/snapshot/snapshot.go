@@ -54,8 +54,8 @@ type Snapshot struct {
 	Queues []unstructured.Unstructured
 	// Queued are the objects waiting in the queues: Workloads (Kueue) and PodGroups (Volcano, KAI Scheduler).
 	Queued []unstructured.Unstructured
-	// PersistentVolumes contains the volumes of unscheduled pods, reduced to their locations, if the volumes cannot be
-	// attached to nodes in other zones.
+	// PersistentVolumes contains the volumes of unscheduled pods if these volumes cannot be attached to nodes in other
+	// zones. Each volume is reduced to its location.
 	PersistentVolumes []unstructured.Unstructured
 	// PersistentVolumeClaims contains the unbound claims of unscheduled pods, reduced to their storage classes.
 	PersistentVolumeClaims []unstructured.Unstructured
@@ -101,11 +101,11 @@ const (
 
 // Missing is evidence that could not be collected.
 type Missing struct {
-	// What names the evidence as in the bundle, for example "api/pods",
+	// What identifies the evidence by its name in the bundle, for example "api/pods",
 	// "logs/gpu-operator/nvidia-driver-x/nvidia-driver-ctr", "nodes/node-a" or "images/REF".
 	What string `json:"what"`
-	// Why is the reason for display, such as "forbidden: ...", "node node-a is not Ready" or "not asked for: it looks
-	// healthy".
+	// Why contains the reason in a form for display, such as "forbidden: ...", "node node-a is not Ready" or "not asked
+	// for: it looks healthy".
 	Why string `json:"why"`
 	// NotStarted is the error of the kubelet or the runtime if this tool's own pod did not start because of a problem
 	// on the node. Such an error is evidence in itself. Otherwise, NotStarted is empty.
@@ -153,8 +153,8 @@ type Run struct {
 	Phase   string    `json:"phase"`
 	Created time.Time `json:"created"`
 	Until   time.Time `json:"until,omitzero"` // when the run expires; zero if it does not
-	// Closed is the time at which the run was closed, or zero while it is open. Of a closed run, only kernel log lines
-	// remain.
+	// Closed is the time at which the run was closed, or zero while it is open. After a run is closed, only its kernel
+	// log lines remain.
 	Closed time.Time `json:"closed,omitzero"`
 	// Revert is the command that reverts the run.
 	Revert  string   `json:"revert"`

@@ -39,7 +39,7 @@ func Write(w io.Writer, s *Snapshot) error {
 	return nil
 }
 
-// bundle writes files until one fails.
+// bundle writes files until a write fails.
 type bundle struct {
 	tar    *tar.Writer
 	walker *redact.Walker

@@ -7,8 +7,8 @@ import (
 	"github.com/agext/levenshtein"
 )
 
-// Nearest returns the name that the user most likely meant by wrote, ignoring case, or "" if no name is similar. If
-// several names are equally similar, it returns the first.
+// Nearest returns the name that the user most likely meant by the string wrote, ignoring case. It returns "" if no name
+// is similar. If several names are equally similar, it returns the first.
 func Nearest(wrote string, names []string) string {
 	best, least := "", 0
 	for _, name := range names {

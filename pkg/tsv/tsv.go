@@ -10,9 +10,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 )
 
-// Each calls do with every row of a table as a map from column to cell. Cells that contain "-" count as empty and are
-// omitted. The first line contains the column names, which must equal columns (separated by spaces). Lines that start
-// with # are comments. Errors start with the file name and line number.
+// Each calls the function do for every row of a table, as a map from column to cell. Cells that contain "-" count as
+// empty and are omitted. The first line contains the column names, which must equal columns (separated by spaces).
+// Lines that start with # are comments. Errors start with the file name and line number.
 func Each(file, text, columns string, do func(row map[string]string) error) error {
 	want := strings.Fields(columns)
 	header := false

@@ -83,7 +83,8 @@ func pciSpans(text string) []pciSpan {
 		if before != "" && (isWord(before[len(before)-1]) || strings.ContainsAny(before[len(before)-1:], "-.")) {
 			continue
 		}
-		// "a:0000:17:00" is part of a longer string, except after the driver's "PCI:".
+		// In "a:0000:17:00", the address is part of a longer string and is skipped. A colon is allowed only in the
+		// driver's "PCI:".
 		if strings.HasSuffix(before, ":") && !strings.HasSuffix(before, "PCI:") {
 			continue
 		}

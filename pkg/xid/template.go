@@ -131,7 +131,7 @@ func (v *values) fill(body string, g Generation) (string, error) {
 			}
 		}
 		low, high, byDefault := n[0], n[1], n[2]
-		// The size of the full uint64 range does not fit in a uint64, so it must be rejected as well.
+		// The size of the full uint64 range does not fit in a uint64, so this range must be rejected as well.
 		if low > byDefault || byDefault > high || high-low+1 == 0 {
 			failed = fmt.Errorf("%s: the default is outside the range", h)
 			return h

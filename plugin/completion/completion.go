@@ -45,7 +45,7 @@ With the name of a shell, it prints a completion script for running kubectl-gpu_
 				return errors.New("specify --install or a shell: bash, zsh, fish, powershell")
 			}
 			root := cmd.Root()
-			// The scripts complete this command; kubectl completes `kubectl gpu-fault`.
+			// The scripts complete kubectl-gpu_fault. kubectl itself completes `kubectl gpu-fault`.
 			root.Use = "kubectl-gpu_fault"
 			switch args[0] {
 			case "bash":

@@ -17,7 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 )
 
-// patience limits the time that the shell waits for completions. If an error occurs, there are none.
+// patience limits the time that the shell waits for completions. If an error occurs, no completions are returned.
 const patience = 3 * time.Second
 
 const noFiles = cobra.ShellCompDirectiveNoFileComp

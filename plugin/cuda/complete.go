@@ -15,7 +15,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/kube"
 )
 
-// completionTimeout limits the time that the shell waits for completions. If an error occurs, there are none.
+// completionTimeout limits the time that the shell waits for completions. If an error occurs, no completions are
+// returned.
 const completionTimeout = 3 * time.Second
 
 const noFiles = cobra.ShellCompDirectiveNoFileComp

@@ -190,7 +190,7 @@ func (d *Daemon) find(ctx context.Context, cluster *kube.Cluster) (*corev1.Pod, 
 	return pod, ds, nil
 }
 
-// state returns the state file of a run. at is the time of arming, or zero before the run is armed.
+// state returns the state file of a run. The parameter at is the time of arming, or zero before the run is armed.
 func (d *Daemon) state(run ledger.Run, generation uint64, at time.Time) ([]byte, error) {
 	s, err := d.Fault.State(run.ID, generation, at, run.Until)
 	if err != nil {

@@ -260,7 +260,7 @@ func (in *injecting) run(ctx context.Context, connection *kube.Connection, strea
 	return errors.Join(in.print(streams, s.Ledger, d, run), kube.Explain(runErr))
 }
 
-// unlessLocked drops an InjectedError if the lock of the other run reports the conflict in more detail.
+// unlessLocked drops an InjectedError if the error about the other run's lock describes the conflict in more detail.
 func (in *injecting) unlessLocked(ctx context.Context, s *fault.Session, err error) error {
 	var other *cudashim.InjectedError
 	if !errors.As(err, &other) {

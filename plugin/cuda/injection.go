@@ -62,8 +62,8 @@ func (in *injecting) injection(cluster *cudashim.Cluster, d *decided, w *observe
 	return i
 }
 
-// firstGeneration returns the generation of the first state of a run: its creation time. Each arming uses its own time
-// as the generation.
+// firstGeneration returns the generation of a run's first state, which is the creation time of the run. Each arming
+// uses its own time as the generation.
 func firstGeneration(run ledger.Run) uint64 { return uint64(run.Created.UnixNano()) }
 
 // state returns the first state file of a run.
@@ -211,7 +211,7 @@ func mayGoOn(ctx context.Context, r fault.Recorder) error {
 }
 
 // setState replaces the state file of a run, and makes the kubelets refresh it in the run's pods immediately. If the
-// kubelets will refresh it only later, late is the reason.
+// kubelets will not refresh the file until later, the result late contains the reason.
 func setState(
 	ctx context.Context, cluster *cudashim.Cluster, namespace, run string, s cudafault.State, pods []corev1.Pod,
 ) (late, err error) {
@@ -254,7 +254,8 @@ func (i *injection) awaitReady(ctx context.Context, run ledger.Run) {
 	})
 }
 
-// readyOrOver reports whether the pod is ready, terminated or in a crash loop, so there is nothing more to wait for.
+// readyOrOver reports whether the pod is ready, terminated or in a crash loop, in which case there is nothing more to
+// wait for.
 func readyOrOver(pod corev1.Pod) bool {
 	if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return true
@@ -267,8 +268,8 @@ func readyOrOver(pod corev1.Pod) bool {
 	return podutils.IsPodReady(&pod)
 }
 
-// merge returns the evidence from both slices, sorted by source. Evidence in after replaces evidence in before from the
-// same source.
+// merge returns the evidence from both slices, sorted by source. If both contain evidence from the same source, the
+// evidence in the slice after is used.
 func merge(before, after []ledger.Evidence) []ledger.Evidence {
 	merged := slices.Clone(after)
 	for _, e := range before {

@@ -52,7 +52,7 @@ func (w *observer) listen(ctx context.Context, r *report, run string) {
 	r.said, r.refused = last(r.said), last(r.refused)
 }
 
-// listenWhere calls listen for the pods for which where returns true, several at a time.
+// listenWhere calls listen for each pod for which the function where returns true. It processes several pods at a time.
 func (w *observer) listenWhere(ctx context.Context, reports []report, run string, where func(*report) bool) {
 	var group errgroup.Group
 	group.SetLimit(parallelLogs)

@@ -20,7 +20,7 @@ import (
 // are not reachable from a laptop.
 const registryTimeout = 5 * time.Second
 
-// readEnvironment returns the environment variables that an image sets, each NAME=VALUE.
+// readEnvironment returns the environment variables that an image sets, each in the form NAME=VALUE.
 type readEnvironment func(ctx context.Context, image string) ([]string, error)
 
 // preloads returns the LD_PRELOAD values set by images, by image. The shim's value replaces the image's value and must

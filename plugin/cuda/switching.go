@@ -267,8 +267,8 @@ func (s *switching) record(ctx context.Context, p *inPlace, asked *cudafault.Fau
 	return run, err
 }
 
-// unrecord restores what record changed, if the fault could not be armed. This is best effort, because only the state
-// file affects the fault.
+// unrecord reverts the changes made by the method record, if the fault could not be armed. This is best effort, because
+// only the state file affects the fault.
 func (s *switching) unrecord(ctx context.Context, former ledger.Run, step string) {
 	_, err := s.session.Ledger.Update(ctx, s.id, func(run *ledger.Run) error {
 		run.Summary = former.Summary

@@ -110,7 +110,7 @@ func (f *resetting) run(ctx context.Context, connection *kube.Connection, stream
 	})
 }
 
-// choose returns the PCI address of the GPU, unless a pod holds it.
+// choose returns the PCI address of the GPU, or an error if a pod holds the GPU.
 func (f *resetting) choose(
 	ctx context.Context, cluster *kube.Cluster, node string, info api.Info, devices api.Devices,
 ) (chosen []string, err error) {
@@ -146,8 +146,8 @@ func (f *resetting) choose(
 	return chosen, nil
 }
 
-// nameOfPod returns the name of a pod on a node. It is empty if the pod no longer exists, because the kubelet updates
-// its checkpoint only later.
+// nameOfPod returns the name of a pod on a node. The name is empty if the pod no longer exists, which is possible
+// because the kubelet does not update its checkpoint immediately.
 func nameOfPod(ctx context.Context, cluster *kube.Cluster, node, uid string) (string, error) {
 	list, err := cluster.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),

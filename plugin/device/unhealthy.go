@@ -172,7 +172,7 @@ func CheckPlugin(ctx context.Context, client kubernetes.Interface, node string) 
 // Permissions returns the permissions for making devices unhealthy, in addition to those for every fault.
 func Permissions(ledgerNamespace string) []fault.Permission {
 	return append(fault.DebugPodPermissions(ledgerNamespace),
-		// Required for the health of devices in pod statuses.
+		// Required to read the health of devices from pod statuses.
 		fault.Permission{Verb: "list", Resource: "pods", Optional: true})
 }
 

@@ -153,7 +153,7 @@ func difference(c experiment.Change) string {
 	return text
 }
 
-// development returns the states before and after, or only one if they are the same.
+// development returns the outcomes before and after the change, or only one of them if they are the same.
 func development(c experiment.Change) string {
 	before, after := outcome(c.Before), outcome(c.After)
 	text := before + " -> " + after

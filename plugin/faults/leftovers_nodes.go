@@ -80,7 +80,7 @@ func (p *nodePods) choose(ctx context.Context) error {
 	return nil
 }
 
-// look returns the leftovers on the chosen nodes. It adds nodes that could not be checked to unseen.
+// look returns the leftovers on the chosen nodes. It adds nodes that could not be checked to the list p.unseen.
 func (p *nodePods) look(ctx context.Context, found *leftover.Found) ([]leftover.Leftover, error) {
 	if len(p.names) == 0 {
 		return nil, nil

@@ -57,8 +57,8 @@ func withoutRestart(ctx context.Context, objects dynamic.Interface, runs []ledge
 // none means that a workload was deleted or recreated, so a revert does not change it.
 const none cudashim.Replacement = ""
 
-// replacement returns when a revert would replace the pods, based on the current workload. Since the run started, the
-// workload's strategy may have changed, or the workload may have been resumed.
+// replacement determines when a revert would replace the pods, based on the current workload. Since the run started,
+// the workload's strategy may have changed, or the workload may have been resumed.
 func replacement(ctx context.Context, objects dynamic.Interface, data *cudashim.Data) (cudashim.Replacement, error) {
 	resource := schema.GroupVersionResource{Group: data.Group, Version: data.Version, Resource: data.Resource}
 	now, err := objects.Resource(resource).Namespace(data.Namespace).Get(ctx, data.Name, metav1.GetOptions{})

@@ -17,7 +17,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/plugin/podflags"
 )
 
-// Flags contains --in-cluster, --nodes-per-pod, and the flag with which the pods run the command of the client.
+// Flags contains --in-cluster, --nodes-per-pod, and the hidden flag that is set when pods run the client's command.
 type Flags struct {
 	InCluster   bool
 	NodesPerPod int

@@ -73,8 +73,8 @@ func (l *Launch) Prepare(ctx context.Context, preflight *fault.Plan) (err error)
 	return err
 }
 
-// Cleanup returns the time that the pod of a shard may take to undo its changes. few is the time that is sufficient for
-// a few nodes. A pod with many nodes undoes its changes in rounds.
+// Cleanup returns the time that the pod of a shard may take to undo its changes. The parameter few is a time that is
+// sufficient for a few nodes. A pod with many nodes undoes its changes in rounds.
 func Cleanup(few time.Duration, rounds int) time.Duration {
 	const inTime = 10 // rounds for which the time is sufficient
 	return max(few, fault.DefaultCleanupTimeout) * time.Duration(1+(rounds-1)/inTime)
@@ -118,7 +118,7 @@ func (l *Launch) DryRun(mode string) error {
 const (
 	// readTimeout limits reading the records after the fleet has ended.
 	readTimeout = 2 * time.Minute
-	// lastCheck limits the time for determining why pods failed before the fleet is stopped.
+	// lastCheck limits the time spent on determining why pods failed, before the fleet is stopped.
 	lastCheck = 5 * time.Second
 )
 

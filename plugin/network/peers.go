@@ -212,8 +212,8 @@ const maxProbes = 4
 // Addresses reserved for documentation (RFC 5737, RFC 3849). A node with a default route forwards packets to them.
 var unusedAddresses = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 
-// probes returns addresses in the network to which the node should forward packets. If the network is the zero value,
-// the addresses can be any. Packets to the node's own addresses are not forwarded.
+// probes returns addresses to which the node should forward packets. The addresses are in the network, unless the
+// network is the zero value. Packets to the node's own addresses are not forwarded.
 func (r resolver) probes(network netip.Prefix, node string) []netip.Addr {
 	if network.IsSingleIP() {
 		return []netip.Addr{network.Addr()}

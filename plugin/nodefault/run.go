@@ -32,7 +32,7 @@ type Fault struct {
 	Result string
 	// Question is the confirmation question without the nodes, such as "Break containerd's configuration on".
 	Question string
-	// Describe describes to the user, through say, what will be changed and how it ends. It may be nil.
+	// Describe describes the planned change to the user, and how the fault ends, by calling say. It may be nil.
 	Describe func(say func(format string, args ...any))
 	// Needs are the permissions that the fault needs in addition to those for every fault.
 	Needs []fault.Permission
@@ -145,8 +145,8 @@ func (f *Flags) nodes(ctx context.Context, cluster *kube.Cluster, what Fault) ([
 	return names, nil, err
 }
 
-// manyNodes is the number of nodes above which less garbage is kept. A run on a thousand nodes should use less than 200
-// MiB, and spends most of the time waiting for the API server.
+// manyNodes is the number of nodes above which memory is garbage-collected more often. A run on a thousand nodes should
+// use less than 200 MiB, and spends most of the time waiting for the API server.
 const manyNodes = 200
 
 // Observed runs a fault, prints it, and then waits for the expected reactions of the cluster. If the output is an

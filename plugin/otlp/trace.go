@@ -120,7 +120,8 @@ func (b *builder) actions() {
 	}
 }
 
-// failedAt returns the time at which an injection that started at began failed, which is before the next revert starts.
+// failedAt returns the latest time at which a failed injection can have ended: the start of the next revert, or the end
+// of the experiment. The injection started at the time began.
 func (b *builder) failedAt(began time.Time) time.Time {
 	i := slices.IndexFunc(b.result.Timeline, func(e experiment.Entry) bool {
 		return e.What == experiment.WhatRevert && e.Began.After(began)

@@ -27,8 +27,8 @@ func Check(flag, file string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// Write writes a file atomically, readable only by its owner, and prints a message about this to talk. It replaces an
-// existing file, and never follows a link, because other users may be able to write to the directory.
+// Write writes a file atomically, readable only by its owner, and reports this in a message to the writer talk. It
+// replaces an existing file, and never follows a link, because other users may be able to write to the directory.
 func Write(talk io.Writer, flag, file string, write func(io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(file), ".gpu-fault-*")
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 type Format struct {
 	Output   string // "", wide, json, yaml, name, jsonpath=TEMPLATE
 	NoHeader bool
-	// Also lists the formats that a command supports in addition to the usual ones.
+	// Also is a list of the formats that a command supports in addition to the usual ones.
 	Also []string
 }
 

@@ -63,7 +63,7 @@ func (r *Reporter) draw() {
 	}
 	r.erase()
 	for _, target := range r.order {
-		// A wrapped line would make the number of lines to erase incorrect.
+		// If a line wrapped, the number of lines to erase would be wrong.
 		fmt.Fprintln(r.out, cut(r.last[target], r.width))
 	}
 	r.drawn = len(r.order)

@@ -63,7 +63,7 @@ func name(cmd *cobra.Command) string {
 	return strings.TrimPrefix(cmd.CommandPath(), cmd.Root().CommandPath()+" ")
 }
 
-// UnknownCommand returns the error for an unknown subcommand of the command near.
+// UnknownCommand returns the error for an unknown subcommand. The parameter near is the parent command.
 func UnknownCommand(near *cobra.Command, words []string) error {
 	text := fmt.Sprintf("unknown command %q", strings.Join(words, " "))
 	if near.SuggestionsMinimumDistance <= 0 {

@@ -251,8 +251,8 @@ func podOn(node string, pods []corev1.Pod) (gpus.Pod, error) {
 		"free GPU for its rolling update", node)
 }
 
-// pick returns the chosen GPUs of a node by their nvidia-smi indexes. If there is a pod, it chooses among the pod's
-// GPUs.
+// pick returns the chosen GPUs of a node, keyed by their nvidia-smi indexes. If a pod is specified, it chooses among
+// the pod's GPUs.
 func (w *writing) pick(
 	ctx context.Context, cluster *kube.Cluster, r fault.Recorder, node string, holder gpus.Pod,
 ) (chosen map[int]gpus.GPU, err error) {

@@ -205,8 +205,8 @@ func (x *realXID) change(
 	return x.injection.Change(spec, creation.Change("make the driver report XID "+fmt.Sprint(x.code))), nil
 }
 
-// waiting returns the reason why the pod of a program is waiting. The hints in its error apply to this pod, not to a
-// debug pod.
+// waiting returns the reason why the pod of a program is waiting. The hints in the returned error apply to this pod,
+// not to a debug pod.
 func waiting(pod *corev1.Pod) (string, error) {
 	text, err := debugpod.WhyWaiting(pod, realxid.Container)
 	var failed *debugpod.StartError

@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
-// site is one file of a change with its prepared files, in their open directories.
+// site contains one file of a change and its prepared files, each in its open directory.
 type site struct {
 	host          Host
 	run           string

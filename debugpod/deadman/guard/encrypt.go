@@ -25,15 +25,15 @@ import (
 
 const encryptedMark = deadman.EncryptedMark + "\n"
 
-// paddedTo is the number of bytes to a multiple of which content is padded, so that the size of the content does not
-// identify a file.
+// paddedTo is the block size for padding. Content is padded to a multiple of this number of bytes, so that the size of
+// the content does not identify a file.
 const paddedTo = 4096
 
 // errEncrypted means that a record is encrypted with a key that this process does not have.
 var errEncrypted = errors.New("the record is encrypted: only `kubectl gpu-fault revert` with the run's record in the " +
 	"cluster, or the run's dead man's switch, can restore it")
 
-// ReadKey reads the key from the pipe to which the process that started this dead man's switch wrote it. ReadKey
+// ReadKey reads the key from a pipe. The process that started this dead man's switch wrote the key to the pipe. ReadKey
 // returns nil if the pipe contains no key.
 func ReadKey(r io.Reader) ([]byte, error) {
 	key, err := io.ReadAll(io.LimitReader(r, deadman.KeySize+1))

@@ -91,8 +91,8 @@ func join(proc string) error {
 	return nil
 }
 
-// copySelf returns a copy of this program in a memory file, so that it needs no file from the pod or the node. If no
-// memory file can be created, it returns the program's own file.
+// copySelf returns a copy of this program in a memory file, so that the copy needs no file from the pod or the node. If
+// no memory file can be created, copySelf returns the program's own file.
 func copySelf() (*os.File, error) {
 	file, err := os.Open("/proc/self/exe")
 	if err != nil {

@@ -139,7 +139,8 @@ func (f file) overwrite(data []byte, meta *deadman.Meta) (err error) {
 	return opened.Sync()
 }
 
-// isTorn reports whether data is the result of an interrupted overwrite that was replacing from with to.
+// isTorn reports whether data is the result of an interrupted overwrite. The parameters from and to are the contents
+// before and after a complete overwrite.
 func isTorn(data, from, to []byte) bool {
 	for _, pair := range [][2][]byte{{from, to}, {to, from}} {
 		old, new := pair[0], pair[1]

@@ -233,7 +233,7 @@ func (d *dead) healOnce(ctx context.Context, cause string) (last bool, err error
 	case err != nil:
 		return false, err
 	default:
-		// An interrupted restore request may have progressed further than the status in memory.
+		// An interrupted restore request may have progressed further than the status in memory indicates.
 		if now, err := d.status(run); err == nil {
 			if now.Result != nil {
 				unlock()

@@ -285,9 +285,9 @@ func shown(sum string) string {
 	return sum
 }
 
-// waitsIn returns a directory for prepared files from which they can be renamed into at. It is the record's directory,
-// or at itself if the record is on another mount. It is nil if neither is suitable, because a program may load every
-// file in a drop-in directory.
+// waitsIn returns the directory that holds prepared files until they are renamed into the target directory. It is the
+// record's directory, or the target directory itself if the record is on another mount. It is nil if neither is
+// suitable, because a program may load every file in a drop-in directory.
 func waitsIn(own, at *dir) (*dir, error) {
 	ours, err := mountOf(own)
 	if err != nil {

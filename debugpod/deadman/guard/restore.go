@@ -16,8 +16,8 @@ import (
 )
 
 // Restore restores the files of a run from the node's own record. It terminates the run's dead man's switch, and keeps
-// the result until a request with Forget. It may be repeated after an interruption, or called concurrently; every call
-// returns the same result.
+// the result until a request with Forget arrives. It may be repeated after an interruption, or called concurrently;
+// every call returns the same result.
 func Restore(ctx context.Context, h Host, run string, ask deadman.Restore) (*deadman.Restored, error) {
 	unlock, err := h.lock(ctx, run)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -165,7 +165,7 @@ func (h Host) walk(path string, links links, whole bool) (last *dir, name string
 }
 
 // step verifies one element of a path through its descriptor, and returns the target if it is a link. It does not
-// verify the last element of a file's path, which file.open does.
+// verify the last element of a file's path; file.open does that.
 func step(next *os.File, links links, isLast bool) (target string, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(next.Fd()), &st); err != nil {

@@ -45,7 +45,7 @@ func (in *Inspection) handlers(i *api.Instance) []api.Handler {
 }
 
 // lookUp returns the reason why the process cannot execute a program, or "". A name that is not an absolute path is
-// searched for in the process's PATH and in the directories in more.
+// searched for in the process's PATH and in the additional directories.
 func lookUp(p process.Process, root hostfs.FS, name string, more ...string) string {
 	if path.IsAbs(name) {
 		return hostfs.Executable(root, name)

@@ -49,8 +49,8 @@ func (in *Inspection) configFile(root hostfs.FS, f containerd.File) api.ConfigFi
 	return file
 }
 
-// readOnly returns the reason why changing the node's file at a path would not affect the process. The process reads
-// the file at the path full. readOnly returns "" if the file can be changed.
+// readOnly returns the reason why changing the node's file at a path would not affect the process. full is the path at
+// which the process reads the file. readOnly returns "" if the file can be changed.
 func (in *Inspection) readOnly(full, name string) string {
 	onNode, err := hostfs.FS(in.host.Root).Resolve(hostfs.Relative(name))
 	if err != nil {

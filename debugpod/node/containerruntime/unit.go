@@ -18,8 +18,8 @@ var runtimeUnits = []string{
 	"k0sworker.service",
 }
 
-// unit returns the systemd unit that restarts the process: the unit whose main process is the process or an ancestor.
-// It returns "" if there is no such unit.
+// unit returns the systemd unit that restarts the process: the unit whose main process is this process or one of its
+// ancestors. It returns "" if there is no such unit.
 func (in *Inspection) unit(ctx context.Context, p process.Process) string {
 	raw, _ := os.ReadFile(p.Dir + "/cgroup")
 	candidates := process.UnitsOf(string(raw))

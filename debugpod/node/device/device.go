@@ -229,7 +229,7 @@ func (n node) stays(ctx context.Context, r record, watch time.Duration) bool {
 }
 
 // slow returns the time that a kubelet may take to notice the end of a connection. It estimates this from the duration
-// of a registration, which is more work for the kubelet.
+// of a registration, which is more work for the kubelet than noticing the end.
 func slow(registration time.Duration) time.Duration {
 	return min(max(notice, 5*registration), 10*time.Second)
 }

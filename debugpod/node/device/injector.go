@@ -20,12 +20,13 @@ import (
 type injector struct {
 	node
 	record
-	// lists passes messages to the kubelet's stream. opened is closed when the kubelet has opened the stream, closing
-	// is closed to end it, and closed is closed when it has ended.
+	// lists passes messages to the kubelet's stream. The other channels are closed as signals: opened when the kubelet
+	// has opened the stream, closing to end the stream, and closed when the stream has ended.
 	lists                   chan []byte
 	opened, closing, closed chan struct{}
 	streamed                atomic.Bool // the kubelet has opened a stream
-	// refusing makes the kubelet remove the client for the resource; see leave.
+	// refusing means that the next registration must fail, so that the kubelet removes the client for the resource; see
+	// leave.
 	refusing atomic.Bool
 	// base contains the devices with the health reported by the real plugin. sent contains the sorted IDs that the last
 	// message reported as healthy.
@@ -33,7 +34,7 @@ type injector struct {
 	sent []string
 }
 
-// The causes for the end of a fault.
+// The reasons why a fault ends.
 var (
 	errTTL     = errors.New("TTL")
 	errKubelet = errors.New("the kubelet restarted or closed the connection")
@@ -184,8 +185,9 @@ const (
 )
 
 // leave ends the fault. When the kubelet reads the end of a stream, it disconnects the plugin that is currently
-// registered, and marks all devices as unhealthy. Therefore, a failing registration first makes the kubelet remove that
-// plugin, so that the end of the stream has no effect. At no time are healthy devices missing.
+// registered, and marks all devices as unhealthy. Therefore, leave first attempts a registration that fails, which
+// makes the kubelet remove that plugin, so that the end of the stream has no effect. At no time are healthy devices
+// missing.
 func (in *injector) leave(ctx context.Context, server *rpc.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()

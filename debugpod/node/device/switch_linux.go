@@ -172,7 +172,7 @@ func (n node) stop(ctx context.Context, run string) error {
 			return nil
 		}
 		for pid, argument := range running {
-			// The injector exits with the switch. Without a switch, the injector itself is signaled.
+			// The injector exits when the switch exits. If there is no switch, the injector itself is signaled.
 			if !signaled[pid] && (argument == SwitchArgument || len(running) == 1) {
 				signaled[pid] = true
 				_ = syscall.Kill(pid, syscall.SIGUSR1)

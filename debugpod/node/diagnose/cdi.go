@@ -20,7 +20,7 @@ import (
 
 const (
 	maxCDISpecs = 64
-	// Limits for a specification in bytes. A YAML specification with 56 MIG devices is about 100 kB, and the parser
+	// Limits for a specification, in bytes. A YAML specification with 56 MIG devices is about 100 kB, and the parser
 	// needs 100 times as much memory.
 	maxCDI        = 512 << 10
 	maxCDIJSON    = 4 << 20

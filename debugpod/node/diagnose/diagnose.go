@@ -25,9 +25,9 @@ const (
 	// filePatience is the timeout for a part that only reads files. Most files are in memory, but an unavailable
 	// network file system never responds.
 	filePatience = 10 * time.Second
-	// infoPatience includes Inspect, which has its own timeout for nvidia-smi.
+	// infoPatience allows time for Inspect, which has its own timeout for nvidia-smi.
 	infoPatience = 20 * time.Second
-	// runtimePatience includes the calls of InspectRuntime, which have their own timeouts.
+	// runtimePatience allows time for the calls of InspectRuntime, which have their own timeouts.
 	runtimePatience = 30 * time.Second
 	// overtime is the additional time for an operation with its own timeout, so that the operation's own error is
 	// reported.
@@ -197,7 +197,7 @@ func (d *diagnosing) inspectRuntime() part {
 	}}
 }
 
-// fit drops the largest parts of a response until it is no longer than most bytes.
+// fit drops the largest parts of a response until the response fits into the given number of bytes.
 func fit(d *api.Diagnosis, most int) {
 	for _, leave := range []struct {
 		field string

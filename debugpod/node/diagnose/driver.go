@@ -173,8 +173,9 @@ func builtModules(root hostfs.FS, kernel string) []string {
 	return found
 }
 
-// walkModules searches a directory and its subdirectories to a depth of at most depth levels, and reads no more than
-// left entries. It does not follow links to directories, because kernel/build links to the kernel sources.
+// walkModules searches a directory and its subdirectories, down to the given depth. The counter left limits the number
+// of entries that it reads. walkModules does not follow links to directories, because kernel/build links to the kernel
+// sources.
 func walkModules(root hostfs.FS, dir string, depth int, left *int, found []string) []string {
 	entries, err := readEntries(root, dir, max(*left, 1))
 	if err != nil {

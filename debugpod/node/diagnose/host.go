@@ -146,7 +146,7 @@ func (d *diagnosing) filesystem(dir string) part {
 	}}
 }
 
-// readEntries returns the entries of a directory, but no more than most. A missing directory is treated as empty.
+// readEntries returns the entries of a directory, up to the given number. A missing directory is treated as empty.
 func readEntries(root hostfs.FS, dir string, most int) ([]fs.DirEntry, error) {
 	full, err := root.Resolve(hostfs.Relative(dir))
 	if err != nil {

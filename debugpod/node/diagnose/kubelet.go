@@ -58,7 +58,7 @@ func (d *diagnosing) units(all []process.Process, kubelet process.Kubelet, runti
 		case isRuntime && runtime.Instance.Unit != "":
 			name = runtime.Instance.Unit
 		case len(inside) > 0 && !strings.Contains(string(raw), "kubepods"):
-			// In a pod, the unit would be the runtime's unit.
+			// For a process in a pod, the unit would be the runtime's unit.
 			name = inside[0]
 		default:
 			continue

@@ -112,7 +112,8 @@ func parseMark(text string) mark {
 	return mark{run, port}
 }
 
-// Do handles Firewall and RemoveFirewall. processesOf returns the PID of a process of each pod that has one, by UID.
+// Do handles Firewall and RemoveFirewall. processesOf returns, by pod UID, the PID of one process in each pod that has
+// a process.
 func Do(
 	req api.Request, host hostfs.Host, processesOf func(podUIDs []string) map[string]int,
 ) (last api.Answer, failure *api.Error) {

@@ -142,7 +142,8 @@ func (n podNetworks) within(pod api.PartitionedPod, f func() error) error {
 	defer func() { _ = space.Close() }()
 	done := make(chan error, 1)
 	go func() {
-		// The thread is never unlocked, so it terminates with the goroutine, and its namespace with it.
+		// The thread is never unlocked, so it terminates with the goroutine, and no other goroutine runs in the pod's
+		// namespace.
 		runtime.LockOSThread()
 		if err := unix.Setns(int(space.Fd()), unix.CLONE_NEWNET); err != nil {
 			done <- fmt.Errorf("enter the pod's network namespace: %w", err)

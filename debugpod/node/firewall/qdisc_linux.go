@@ -15,9 +15,9 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// Packets that a pod receives wait in queueing disciplines (qdiscs) on the node's end of the pod's link: in HTB, in a
-// class that applies the rate to the packets with the priority set by the rules, and below that in netem, which applies
-// the latency. All other packets pass HTB directly. Therefore, the kernel ends the fault when the pods' addresses
+// Packets that a pod receives wait in queueing disciplines (qdiscs) on the node's end of the pod's link. In HTB, a
+// class applies the rate to the packets with the priority set by the rules. Below that class, netem applies the
+// latency. All other packets pass through HTB directly. Therefore, the kernel ends the fault when the pods' addresses
 // expire in nftables: no packet then waits in the remaining qdisc.
 
 // Kinds of qdiscs.

@@ -31,8 +31,8 @@ func isGenerated(name string) bool {
 	return slices.ContainsFunc(generated, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }
 
-// builtIn reports whether a table is one of those that iptables uses. Network components share these tables. With each
-// Service, pod and policy, the components change chains of their own, to which the built-in chains jump.
+// builtIn reports whether a table is one of those that iptables uses. Network components share these tables. For each
+// Service, pod and policy, the components change their own chains, to which the built-in chains jump.
 func builtIn(table *nftables.Table) bool {
 	return (table.Family == nftables.TableFamilyIPv4 || table.Family == nftables.TableFamilyIPv6) &&
 		slices.Contains([]string{"filter", "nat", "mangle", "raw", "security"}, table.Name)
@@ -108,7 +108,8 @@ func (n *netfilter) stateOfTables(found map[string]string) error {
 	return nil
 }
 
-// digest adds a chain and its rules without their counters. drops reports whether any of them drops packets.
+// digest adds a chain and its rules to a hash, without the rules' counters. drops reports whether the chain or one of
+// its rules drops packets.
 func (n *netfilter) digest(to io.Writer, chain *nftables.Chain) (drops bool, _ error) {
 	rules, err := n.conn.GetRules(chain.Table, chain)
 	if err != nil {

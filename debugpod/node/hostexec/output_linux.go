@@ -17,8 +17,8 @@ import (
 // runTimeout is the timeout for programs on the node that only print information.
 const runTimeout = 10 * time.Second
 
-// Output runs a program on the node with its root directory and returns its output. A program name without a directory
-// is searched for in UsualPath.
+// Output runs a program on the node with the given root directory and returns the program's output. A program name
+// without a directory is searched for in UsualPath.
 func Output(ctx context.Context, root hostfs.FS, program string, args ...string) (string, error) {
 	if !path.IsAbs(program) {
 		found := ""

@@ -13,7 +13,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// Text returns the content of a file, but no more than most bytes. It opens only regular files.
+// Text returns the content of a file, up to the given number of bytes. It opens only regular files.
 func (r FS) Text(name string, most int64) (string, error) {
 	file, err := r.Guarded().Open(Relative(name))
 	if err != nil {
@@ -66,7 +66,7 @@ func Executable(root FS, name string) string {
 	return ""
 }
 
-// RelativeTo returns full, a path below root, as a path relative to root.
+// RelativeTo converts full, which is a path below root, to a path relative to root.
 func RelativeTo(root, full string) string {
 	inside, err := filepath.Rel(root, full)
 	if err != nil || strings.HasPrefix(inside, "..") {

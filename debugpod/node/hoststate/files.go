@@ -75,7 +75,7 @@ type walker struct {
 	seen int
 }
 
-// walk calls each for the files and links at and below a path. A path that does not exist has none.
+// walk calls the function each for the files and links at and below a path. If the path does not exist, there are none.
 func (w *walker) walk(name string) error {
 	if w.seen++; w.seen > mostFiles {
 		return errMany

@@ -45,7 +45,7 @@ func readPods(uids []string, root, proc fs.FS, gpus []api.GPU, warn func(string,
 	return pods
 }
 
-// ProcessesOf returns the PID of one process of each pod, by UID, for pods that have a process. It is the sandbox's
+// ProcessesOf returns, by pod UID, the PID of one process in each pod that has a process. The process is the sandbox's
 // pause process only if no container is running.
 func ProcessesOf(uids []string, host hostfs.Host) map[string]int {
 	pids := map[string]int{}

@@ -225,8 +225,8 @@ type mount struct {
 	points map[string]bool
 }
 
-// differs reports whether a file in the writable layer replaces one of the image's programs. In a searched directory,
-// new programs are not allowed either.
+// differs reports whether a file in the writable layer replaces one of the image's programs. In a searched directory, a
+// new program also counts.
 func (m mount) differs(root hostfs.FS, file string, searched bool) bool {
 	name := path.Join(hostfs.Relative(m.upper), file)
 	info, err := root.LinkInfo(name)
@@ -248,7 +248,7 @@ func (m mount) differs(root hostfs.FS, file string, searched bool) bool {
 }
 
 // asInImage reports whether a file has the same content as in the image. This matters because changing a file's owner
-// also copies the file.
+// also copies the file to the writable layer.
 func (m mount) asInImage(root hostfs.FS, name, file string, info fs.FileInfo) bool {
 	for _, layer := range m.lower { // the first layer is the topmost one
 		at := path.Join(hostfs.Relative(layer), file)

@@ -7,7 +7,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/debugpod/api"
 )
 
-// batch collects verified records, so that the client receives them early but not one per line.
+// batch collects verified records, so that the client receives them early, but several of them per line.
 type batch struct {
 	send    func(api.Answer) error
 	sent    time.Time

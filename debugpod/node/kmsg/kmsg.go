@@ -109,7 +109,8 @@ type prover struct {
 }
 
 // find reads until it finds the record, and skips other records. Identical records are distinguished by their order,
-// because the next one is written only after the previous one has been found. Error messages start with story.
+// because the next one is written only after the previous one has been found. story is the beginning of all error
+// messages.
 func (p *prover) find(priority int, text string, written time.Time, story string) (api.WrittenKmsg, *api.Error) {
 	deadline := time.Now().Add(ProofTimeout)
 	overrun := false

@@ -72,8 +72,8 @@ func Build(ctx context.Context, req api.BuildModule, host hostfs.Host) (*api.Bui
 	return &api.BuiltModule{Module: built, Headers: headers.shown, Compiler: compiler}, nil
 }
 
-// bring makes the node's kernel headers available in the debug pod, in a subdirectory of dir. leave must be called
-// before dir is removed.
+// bring makes the node's kernel headers available in the debug pod, in a subdirectory of dir. The returned function
+// leave must be called before dir is removed.
 func bring(host hostfs.Host, req api.BuildModule, dir string) (here headers, failure *api.Error, leave func()) {
 	failed := func(err error) (headers, *api.Error, func()) {
 		return headers{}, api.Errorf(api.CodeBuild, "copy the headers to the debug pod: %v", err), nil

@@ -15,7 +15,7 @@ import (
 
 // mountNode mounts all file systems on the node read-only at a directory in the debug pod. The file systems are also
 // visible below /proc/1/root. However, they are in another mount namespace, so a program cannot determine its working
-// directory there, as the kernel's build system needs to. The returned function unmounts the directory.
+// directory there, which the kernel's build system needs to do. The returned function unmounts the directory.
 func mountNode(host hostfs.Host, at string) (unmount func() error, err error) {
 	if err := hostexec.OnOwnThread(func() error { return mountHere(host, at) }); err != nil {
 		return nil, err

@@ -195,7 +195,8 @@ func (r *Result) Lacks(f *facts.Facts, prefix string) bool {
 	return true
 }
 
-// EachHost calls do for each GPU node that the helper pod read, and records the other GPU nodes as unknown.
+// EachHost calls the function do for each GPU node that the helper pod read, and records the other GPU nodes as
+// unknown.
 func (r *Result) EachHost(f *facts.Facts, do func(n *facts.Node, host *api.Diagnosis)) {
 	if r.Lacks(f, "api/nodes") {
 		return

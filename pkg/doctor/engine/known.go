@@ -167,8 +167,8 @@ const previous = ", previous instance"
 
 func ofPrevious(line signatures.Line) bool { return strings.HasSuffix(line.Evidence.Source, previous) }
 
-// ofFailure reports whether a line about a restarted container either is about the container's failure or is a fact.
-// withLog is true if the log of the failed instance counts.
+// ofFailure reports whether a line about a restarted container either is about the container's failure or comes from
+// the pod's spec. withLog is true if the log of the failed instance counts.
 func ofFailure(line signatures.Line, withLog bool) bool {
 	switch line.Place {
 	case signatures.Spec:

@@ -26,7 +26,8 @@ func (f *Facts) FillsDisk(pod *corev1.Pod) bool {
 	return text != ""
 }
 
-// fillsDisk reports a container in an evicted pod that had written at least half of its node's disk capacity.
+// fillsDisk reports a container in an evicted pod if the container had written at least half of the node's disk
+// capacity.
 func (f *Facts) fillsDisk(pod *corev1.Pod, n *Node) (source, text string) {
 	if pod.Status.Reason != "Evicted" {
 		return "", ""

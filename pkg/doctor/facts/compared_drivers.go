@@ -60,8 +60,8 @@ func (f *Facts) lostAMD(_ *corev1.Pod, n *Node) (source, text string) {
 	return source, text
 }
 
-// ofKernel reports that the node loaded the amdgpu module that belongs to its kernel. It is not the module of the ROCm
-// driver, which would also log its own version.
+// ofKernel reports that the node loaded the amdgpu module that is part of its kernel, and not the ROCm driver's module,
+// which would also log its own version.
 func (f *Facts) ofKernel(_ *corev1.Pod, n *Node) (source, text string) {
 	if n.Host == nil {
 		return "", ""
@@ -78,8 +78,9 @@ func (f *Facts) ofKernel(_ *corev1.Pod, n *Node) (source, text string) {
 	return source, text
 }
 
-// offersNone reports a running plugin or DRA driver whose resource the kubelet does not have, or whose node has no
-// ResourceSlice for a claimed class, although a pod is waiting for it. A resource with a capacity of 0 was registered.
+// offersNone reports a running plugin or DRA driver that offers nothing on its node although a pod is waiting for it:
+// the kubelet does not have the plugin's resource, or the node has no ResourceSlice for the claimed class. A resource
+// with a capacity of 0 does not count as missing, because the plugin has registered it.
 func (f *Facts) offersNone(plugin *corev1.Pod, n *Node) (source, text string) {
 	if !Serves(plugin) || Schedules(plugin.Name) || plugin.Status.Phase != corev1.PodRunning ||
 		f.Age(plugin) < OperandGrace {
@@ -124,8 +125,8 @@ func (f *Facts) hasSlice(n *Node, class string) bool {
 	})
 }
 
-// foreignDevice reports a claim with devices of several drivers, if preparing it fails with a message that names a
-// device which its own driver offers.
+// foreignDevice reports a claim with devices of several drivers, if the claim cannot be prepared and the error message
+// names one of its devices, although that device's driver offers the device.
 func (f *Facts) foreignDevice(pod *corev1.Pod, _ *Node) (source, text string) {
 	for _, e := range f.EventsOfPod(pod) {
 		if e.Reason != "FailedPrepareDynamicResources" {

@@ -156,11 +156,11 @@ func (f *Facts) movedPort(pod *corev1.Pod, _ *Node) (source, text string) {
 	return "", ""
 }
 
-// created matches a program's message about a file that it creates, whose name is unique, and the file's size.
+// created matches a program's message about creating a file with a unique name, including the file's path and size.
 var created = regexp.MustCompile(`[Cc]reat(?:ed|ing) .*?(/\S*(?:[0-9a-f]{8}|\d{4})\S*) \((\d+(?:\.\d+)?) ([GM])(i?)B\)`)
 
-// keptFile reports a file that a restarted container creates in an emptyDir in memory, if the volume has room for one
-// such file only: an emptyDir keeps the files of former containers.
+// keptFile reports a file that a restarted container creates in an emptyDir in memory, if the volume has room for only
+// one such file. An emptyDir keeps the files of previous containers.
 func (f *Facts) keptFile(pod *corev1.Pod, _ *Node) (source, text string) {
 	for _, l := range f.LogsOf(pod) {
 		c := containerNamed(pod, l.Container)
@@ -194,8 +194,8 @@ func (f *Facts) keptFile(pod *corev1.Pod, _ *Node) (source, text string) {
 // unread matches a message about a missing configuration file.
 var unread = regexp.MustCompile(`(?i)(?:can ?not|can't|could not|unable to|failed to) (?:stat|open|read|find|load)\b.*?[\w.-]+\.(?:conf|cfg|ya?ml|toml|json|ini)\b`)
 
-// unmounted reports a ConfigMap that another pod in the namespace mounts in the directory in which this pod, which
-// misses a configuration file, mounts other objects.
+// unmounted reports a ConfigMap that may contain the configuration file that this pod does not find. Another pod in the
+// namespace mounts the ConfigMap, while this pod mounts other objects in the same directory.
 func (f *Facts) unmounted(pod *corev1.Pod, _ *Node) (source, text string) {
 	own := mountedMaps(pod)
 	for i := range f.Snapshot.Pods {
@@ -216,7 +216,7 @@ func (f *Facts) unmounted(pod *corev1.Pod, _ *Node) (source, text string) {
 	return "", ""
 }
 
-// mountedMaps returns the ConfigMaps in a pod's volumes of ConfigMaps and Secrets, by mount path.
+// mountedMaps returns the names of the ConfigMaps in a pod's ConfigMap, Secret and projected volumes, by mount path.
 func mountedMaps(pod *corev1.Pod) map[string][]string {
 	all := map[string][]string{}
 	for c := range Containers(pod) {
@@ -256,8 +256,8 @@ func (f *Facts) countedByPeer(pod *corev1.Pod, _ *Node) (source, text string) {
 	return "", ""
 }
 
-// npusOfNode reports Ascend NPUs that HAMi allocated to a pod, if their numbers on the node differ from those in the
-// program, and nothing maps them.
+// npusOfNode reports Ascend NPUs that HAMi allocated to a pod, if the node and the program number them differently and
+// nothing maps one numbering to the other.
 func (f *Facts) npusOfNode(pod *corev1.Pod, n *Node) (source, text string) {
 	for _, key := range words.SortedKeys(pod.Annotations) {
 		kind, ok := strings.CutSuffix(path.Base(key), "-devices-allocated")

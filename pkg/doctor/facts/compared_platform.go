@@ -48,8 +48,8 @@ func (f *Facts) driverElsewhere(pod *corev1.Pod, n *Node) (source, text string) 
 		"driver in " + p.DriverRoot + ", not mounted in the pod of " + pod.Spec.Containers[0].Image
 }
 
-// switchedOff reports that the ClusterPolicy disables the operator's driver, and possibly its toolkit, for an operator
-// pod. The node must then provide what is disabled.
+// switchedOff reports, for a pod of the operator, that the ClusterPolicy disables the operator's driver and possibly
+// its toolkit. The node must then provide the disabled components.
 func (f *Facts) switchedOff(pod *corev1.Pod, n *Node) (source, text string) {
 	policy, _ := ClusterPolicy(f)
 	if !PolicyOff(f, "driver") || ComponentOf(pod.Labels, &pod.Spec) == "" {

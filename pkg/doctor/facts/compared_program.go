@@ -147,7 +147,7 @@ func (f *Facts) nodesDNS(pod *corev1.Pod, _ *Node) (source, text string) {
 		"conflict: hostNetwork, dnsPolicy " + string(policy)
 }
 
-// covered reports a container that starts a file from a path that is covered by a mounted volume.
+// covered reports a container that runs a script from a path that is covered by a mounted volume.
 func (f *Facts) covered(pod *corev1.Pod, _ *Node) (source, text string) {
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
@@ -190,8 +190,8 @@ func (f *Facts) modelOutside(pod *corev1.Pod, _ *Node) (source, text string) {
 // tokens are the environment variables from which programs read a Hugging Face token.
 var tokens = []string{"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}
 
-// otherContainersToken reports a container to which Hugging Face denies access to a repository and which has no token
-// in its environment, although another container in its pod has one.
+// otherContainersToken reports a container that has no Hugging Face token in its environment and is denied access to a
+// repository, although another container in its pod has a token.
 func (f *Facts) otherContainersToken(pod *corev1.Pod, _ *Node) (source, text string) {
 	name, with := "", ""
 	var without []string
@@ -244,7 +244,8 @@ var freeAtStart = regexp.MustCompile(
 const ownAtStart = 6.0
 
 // overReserved reports a vLLM setting that reserves more GPU memory than vLLM's own processes leave free at startup. It
-// reports nothing if more memory is in use or the GPU is shared, because other processes then hold memory.
+// reports nothing if more memory is in use than these processes need, or if the GPU is shared, because other processes
+// then hold memory.
 func (f *Facts) overReserved(pod *corev1.Pod, n *Node) (source, text string) {
 	if replicas := n.Labels["nvidia.com/gpu.replicas"]; replicas != "" && replicas != "1" {
 		return "", ""

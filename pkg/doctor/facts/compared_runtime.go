@@ -47,8 +47,8 @@ func (f *Facts) withoutOperator(*corev1.Pod, *Node) (source, text string) {
 	return "pods, DaemonSets and ClusterPolicies of all namespaces", "no container toolkit of the GPU operator"
 }
 
-// atBoot is how soon after the kernel module was loaded a program must have failed for the libraries to count as
-// already present at boot.
+// atBoot is the maximum time between the loading of the kernel module and the failure of a program for which the
+// program's libraries count as already present at boot.
 const atBoot = time.Minute
 
 var (

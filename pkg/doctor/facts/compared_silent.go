@@ -11,8 +11,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
-// silentFor is the time after which a program that is starting but logs nothing counts as stuck. Large models load for
-// longer, but log their progress.
+// silentFor is the time after which a program that is starting but logs nothing counts as stuck. Large models take
+// longer to load, but log their progress.
 const silentFor = 30 * time.Minute
 
 // Silent returns the last line in the log of a container that is running but not ready, if the line is old. If there is

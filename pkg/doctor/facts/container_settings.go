@@ -57,8 +57,8 @@ func (f *Facts) unreadEnv(pod *corev1.Pod, n *Node) (source, text string) {
 	return "", ""
 }
 
-// profiles reports a container that requests instances of several MIG profiles through an environment variable. The
-// device plugin sets the variable for each profile, and the kubelet keeps only one value.
+// profiles reports a container that requests several MIG profiles, if the device plugin passes GPUs through an
+// environment variable. The device plugin sets the variable for each profile, and the kubelet keeps only one value.
 func (f *Facts) profiles(pod *corev1.Pod, n *Node) (source, text string) {
 	if strategy, _, known := DeviceStrategy(f, n); known && strategy != "envvar" {
 		return "", ""

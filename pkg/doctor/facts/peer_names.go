@@ -20,7 +20,7 @@ var (
 	nameUnknown = []string{
 		"ame or service not known", "host not found", "no such host", "ame does not resolve", "nodename nor servname",
 	}
-	// outside matches those of these messages that are about a public internet name.
+	// outside matches name resolution errors about public internet names.
 	outside = regexp.MustCompile(`(?i)(?:resolve|host:?|lookup|host=) ?'?[a-z0-9.-]+\.(?:co|com|io|org|ai|net)\b`)
 )
 

@@ -36,8 +36,8 @@ type Queued struct {
 	Full bool
 	// Unprocessed is true if no controller has set a status or reported an event.
 	Unprocessed bool
-	// Evidence contains the results of comparing the work with its queue, the nodes and other work, and the messages in
-	// its conditions, its events and the logs of controllers, the most specific first.
+	// Evidence contains, most specific first, the results of comparing the work with its queue, with the nodes and with
+	// other work, as well as the messages in the work's conditions, in its events and in the logs of controllers.
 	Evidence []finding.Evidence
 }
 
@@ -214,7 +214,8 @@ func conditionsOf(object *unstructured.Unstructured, of finding.Object) []findin
 				name, state = fmt.Sprint(c["name"]), fmt.Sprint(c["state"])
 			}
 			message, _ := c["message"].(string)
-			// These conditions indicate a problem if they are true, and all others if they are not true.
+			// These conditions indicate a problem if they are true. All other conditions indicate a problem if they are
+			// not true.
 			bad := slices.Contains([]string{
 				"Unschedulable", "UnschedulableOnNodePool", "Evicted", "DeactivationTarget",
 			}, name)

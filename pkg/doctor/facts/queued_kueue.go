@@ -287,8 +287,8 @@ func (f *comparer) managedByKueue() func(*corev1.Pod) bool {
 	}
 }
 
-// SelectedByKueue returns the label keys that Kueue added to a pod's node selector when it admitted the pod's Workload,
-// the ResourceFlavors that contain them, and the Workload's name.
+// SelectedByKueue returns the keys of the labels that Kueue added to a pod's node selector on admission, the
+// ResourceFlavors that contain these labels, and the name of the pod's Workload.
 func (f *Facts) SelectedByKueue(pod *corev1.Pod) (keys, flavors []string, workload string) {
 	for i := range f.Snapshot.Queued {
 		w := &f.Snapshot.Queued[i]

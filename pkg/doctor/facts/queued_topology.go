@@ -49,7 +49,8 @@ func (f *comparer) untolerated(object *unstructured.Unstructured) (all []finding
 	return all
 }
 
-// gatedFor is the time after the admission of its Workload during which a pod may still have Kueue's scheduling gate.
+// gatedFor is the time during which a pod may still have Kueue's scheduling gate after the admission of the pod's
+// Workload.
 const gatedFor = 10 * time.Minute
 
 // AdmittedButGated returns evidence that Kueue has admitted a pod's Workload, which has room for the pod, but has not

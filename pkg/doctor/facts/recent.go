@@ -42,7 +42,7 @@ func (f *Facts) LastErrors(pod *corev1.Pod) []signatures.Line {
 }
 
 // RecentErrors clears the Place field in all of a running pod's lines that do not report a persistent failure. A
-// signature's also and unless fields can still match such lines, but its match field cannot.
+// signature's `also` and `unless` fields can still match such lines, but its `match` field cannot.
 func (f *Facts) RecentErrors(pod *corev1.Pod, lines []signatures.Line) {
 	within := jobErrorCounts
 	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil &&

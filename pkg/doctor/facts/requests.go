@@ -88,8 +88,8 @@ func amount(name corev1.ResourceName, q resource.Quantity) int64 {
 	return q.Value()
 }
 
-// requestsModel reports whether the pod requests NVIDIA GPUs by another name than a device plugin for containers gives
-// them: nvidia.com/pgpu and nvidia.com/GA102GL_A10 for virtual machines, nvidia.com/a100.
+// requestsModel reports whether the pod requests NVIDIA GPUs under a name that device plugins for containers do not
+// use: nvidia.com/pgpu and nvidia.com/GA102GL_A10 for virtual machines, nvidia.com/a100.
 func requestsModel(pod *corev1.Pod) bool {
 	named := func(name corev1.ResourceName) bool {
 		return strings.HasPrefix(string(name), "nvidia.com/") && LooksLikeGPU(name)

@@ -15,8 +15,8 @@ import (
 // This file determines, for all checks, which changes are in progress. Such changes are not failures: for example, a
 // node's driver is being upgraded, or a pod is waiting for the rest of its gang.
 
-// upgradeDone contains the values of the GPU operator's driver upgrade label with which no upgrade is in progress.
-// upgrade-failed requires manual action.
+// upgradeDone contains the values of the GPU operator's driver upgrade label that mean that no upgrade is in progress.
+// The value upgrade-failed requires manual action.
 //
 // https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-driver-upgrades.html
 var upgradeDone = []string{"", "upgrade-done", "upgrade-required", "upgrade-failed"}

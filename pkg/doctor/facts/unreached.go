@@ -195,7 +195,8 @@ func (f *Facts) unanswered(pod *corev1.Pod, container string) (Unreached, bool) 
 	return u, true
 }
 
-// named returns the Services in a container's environment variables to which a message refers by a name such as NATS.
+// named returns the Services that occur in a container's environment variables and that a message refers to by a name
+// such as NATS.
 func named(env []corev1.EnvVar, said string) []ServiceRef {
 	var all []ServiceRef
 	said = strings.ToLower(said)

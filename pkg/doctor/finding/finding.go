@@ -150,8 +150,8 @@ type Finding struct {
 	// OfGPU is true if the finding is about a GPU although its layer is not hardware. OfRun is true if the only
 	// evidence is lines that an open run wrote.
 	OfGPU, OfRun bool `json:"-"`
-	// Lab is the scope of a run with its own namespaces. The run explains everything in this scope, including
-	// self-evident findings. Lab is nil for all other findings.
+	// Lab is set only if the finding is about a run with its own namespaces. It is the run's scope. The run explains
+	// everything in this scope, including self-evident findings.
 	Lab *Lab `json:"-"`
 	// Crashed is the container that crashed, if the check knows nothing else about the failure.
 	Crashed string `json:"-"`

@@ -36,7 +36,8 @@ func (m Match) Groups() []string { return m.groups }
 // because a large cluster has millions of lines, few of which contain any of these strings.
 type Set struct {
 	all []*Signature
-	// by contains the numbers of the signatures and their literals, keyed by the first bytes of the literal.
+	// by maps the first bytes of each literal to the literals that begin with these bytes, and to the numbers of their
+	// signatures.
 	by     map[[prefix]byte][]entry
 	starts [1 << 16]bool // whether a literal begins with these two bytes
 	always []int         // signatures without a literal that all their matches contain

@@ -12,8 +12,8 @@ import (
 // HeartbeatEvery is the interval at which the client of a run in progress renews one of its locks.
 const HeartbeatEvery = 2 * time.Second
 
-// silence is the number of missed heartbeats after which a client is considered dead. A client that is still running
-// then does no harm: after another client has taken over the run, the first client cannot record a change, and
+// silence is the number of missed heartbeats after which a client is considered dead. If the client is in fact still
+// running, it does no harm: after another client has taken over the run, the first client cannot record a change, and
 // therefore cannot make one.
 const silence = 4
 

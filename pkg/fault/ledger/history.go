@@ -133,8 +133,9 @@ func (s *Store) records(ctx context.Context, scope Scope, where, only string) (L
 // or two pages in `list --all`. This covers a week of nightly tests on ten nodes.
 const HistoryLimit = 100
 
-// Prune deletes all settled runs except the newest ones, and returns the number of deleted runs. The number of runs
-// that remain is keep. As long as there cannot be more than keep, it sends only one small request to count the records.
+// Prune deletes all settled runs except the newest ones, and returns the number of deleted runs. The parameter keep is
+// the number of runs to keep. If the namespace cannot contain more runs than that, Prune sends only one small request
+// to count the records.
 func (s *Store) Prune(ctx context.Context, keep int) (int, error) {
 	few, err := s.fewerThan(ctx, keep)
 	if err != nil || few {
@@ -148,8 +149,8 @@ func (s *Store) Prune(ctx context.Context, keep int) (int, error) {
 	kept := map[string]bool{} // fleets whose runs are kept; all runs of a fleet count as one
 	var failed []error
 	for _, run := range all.Runs {
-		// A run in phase Proven that cannot be undone stays open. Until its deadline, its client may still be running;
-		// until its TTL expires, users list, watch and revert it, and its Job exists.
+		// A run in phase Proven that cannot be undone stays open. Until its deadline, its client may still be running.
+		// Until its TTL expires, its Job exists, and users may list, watch and revert the run.
 		if !run.Settled() || !run.IsClosed() && s.Now().Before(run.end().Add(ClockSkew)) {
 			continue
 		}

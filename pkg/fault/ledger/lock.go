@@ -110,7 +110,8 @@ func (s *Store) Lock(ctx context.Context, run Run, targets []Target) ([]Lock, er
 // it.
 const fewLocks = 10
 
-// lockAll locks the targets until an error occurs. It returns the locks that the run holds, even after an error.
+// lockAll locks the targets, and stops at the first error. It returns the locks that the run holds, even after an
+// error.
 func (s *Store) lockAll(ctx context.Context, run Run, targets []Target) ([]Lock, error) {
 	locks := make([]*Lock, len(targets))
 	var group errgroup.Group
@@ -191,7 +192,7 @@ func (s *Store) lock(ctx context.Context, run Run, target Target) (*Lock, error)
 	return nil, fmt.Errorf("the holder of lock %s changed %d times in the meantime: try again", target, lockAttempts)
 }
 
-// holder is the run that holds a lock, or the reason why its record could not be read.
+// holder is the run that holds a lock, or the reason why the run's record could not be read.
 type holder struct {
 	run Run
 	err error

@@ -28,7 +28,7 @@ type Pod interface {
 	// InspectRuntime determines which container runtime the kubelet uses, and reads its files.
 	InspectRuntime(ctx context.Context) (*api.Runtime, error)
 	// Change arms the node's dead man's switch, which then makes the change. It returns the last status, which is
-	// PhaseApplied if there is no error. It calls each for every status.
+	// PhaseApplied if there is no error. It passes every status to the function each.
 	Change(ctx context.Context, what deadman.Change, each func(deadman.Status)) (*deadman.Status, error)
 	// Restore restores the files, or reports that the dead man's switch has already restored them.
 	Restore(ctx context.Context, what deadman.Restore) (*deadman.Restored, error)

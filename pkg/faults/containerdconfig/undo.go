@@ -102,8 +102,9 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 	return state, said, nil
 }
 
-// key returns the key of the node's record. An invalid key is dropped, because the node would reject the request, and a
-// user who edits the record must not be able to block an undo by adding a key to a record that needs none.
+// key returns the key of the node's record. An invalid key is dropped, because otherwise the node would reject the
+// request. A user who edits the record must not be able to block an undo by adding a key that the node's record does
+// not need.
 func (c Claim) key() []byte {
 	if len(c.Key) != deadman.KeySize {
 		return nil
@@ -231,8 +232,8 @@ func byHand(run ledger.Run, claim Claim) string {
 }
 
 // unrecorded reports the state of a node that has no record of the run. It compares the files that container runtimes
-// load on the node with the checksums in the claim from before and after the change. It restores nothing, because the
-// claim is not trusted.
+// load on the node with the checksums in the claim, which are those of the files before and after the change. It
+// restores nothing, because the claim is not trusted.
 func unrecorded(
 	run ledger.Run, nodeName string, claim Claim, restored deadman.Restored, runtime api.Runtime,
 ) (ledger.State, string, error) {

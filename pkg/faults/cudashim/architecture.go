@@ -24,7 +24,7 @@ type placement struct {
 
 // Architectures returns the sorted architectures (amd64, arm64) of the nodes on which pods of the chosen templates may
 // run. If containers request GPUs and the cluster has GPU nodes, only those nodes count. It returns an error for a
-// template that matches no node, and for Windows.
+// template that matches no node or runs only on Windows.
 func (c *Cluster) Architectures(ctx context.Context, w *Workload, chosen []Chosen) ([]string, error) {
 	list, err := c.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {

@@ -80,7 +80,7 @@ func recreatable(object *unstructured.Unstructured) *unstructured.Unstructured {
 	}
 	if manual, _ := kubeedit.Get(o.Object, kubeedit.Fields("spec", "manualSelector")); manual != true {
 		unstructured.RemoveNestedField(o.Object, "spec", "selector")
-		// A Job without labels gets those of its template, including the generated ones.
+		// A Job without labels gets its template's labels, including the generated ones.
 		if own := o.GetLabels(); len(own) > 0 && maps.Equal(own, templateLabels(o)) {
 			unstructured.RemoveNestedField(o.Object, "metadata", "labels")
 		}

@@ -93,7 +93,7 @@ func (c *Cluster) conflicts() wait.Backoff {
 	return conflicts()
 }
 
-// retry retries while other clients write first. try must read the object each time.
+// retry calls try again as long as another client has written first. Each call of try must read the object.
 func retry(ctx context.Context, backoff wait.Backoff, what string, try func() error) error {
 	tries, most := 0, backoff.Steps
 	for {

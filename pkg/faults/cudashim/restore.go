@@ -57,7 +57,7 @@ func (u Undoer) restore(ctx context.Context, run ledger.Run, w *Workload, d *Dat
 	r := d.removeEdits(now, run.ID)
 	with := recreatable(&unstructured.Unstructured{Object: r.object})
 	with.SetManagedFields(original.GetManagedFields())
-	// The API server gives a Job without labels those of its template.
+	// The API server adds the template's labels to a Job that has no labels.
 	if len(original.GetLabels()) == 0 && maps.Equal(with.GetLabels(), templateLabels(with)) {
 		unstructured.RemoveNestedField(with.Object, "metadata", "labels")
 	}

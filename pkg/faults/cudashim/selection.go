@@ -9,13 +9,15 @@ import (
 
 // Selection selects templates and containers.
 type Selection struct {
-	// Services are names of templates. None means all. For a DynamoGraphDeployment, these are the names of services.
+	// Services are names of templates. An empty list means all templates. For a DynamoGraphDeployment, these are the
+	// names of services.
 	Services []string
-	// Containers are names of containers. None means those that request GPUs or, if none does, all except sidecars.
+	// Containers are names of containers. An empty list means the containers that request GPUs or, if there are none,
+	// all except sidecars.
 	Containers []string
 }
 
-// Chosen is a template with those of its containers that get the shim.
+// Chosen is a template, with the list of its containers that get the shim.
 type Chosen struct {
 	Template   Template
 	Containers []Container // never empty

@@ -21,8 +21,8 @@ const reverting = "gpufault.dev/reverting"
 // nudgeTime limits the time for annotating all pods before the workload is restored.
 const nudgeTime = 20 * time.Second
 
-// While processes have time to notice that they are disarmed, their pods are annotated at the interval nudgeAgain. The
-// pods are listed at the interval lookAgain, because the controller often replaces all of them before that time is
+// While processes are given time to notice that they are disarmed, their pods are annotated at the interval nudgeAgain.
+// The pods are listed at the interval lookAgain, because the controller often replaces all of them before that time is
 // over.
 const (
 	nudgeAgain = 2 * time.Second

@@ -61,7 +61,7 @@ type Workload struct {
 	Templates []Template // never empty
 	// Asked is the object that the user specified, such as "pod/web-0", if the workload is one of its owners.
 	Asked string
-	// Above is an owner without pod templates that may undo changes, such as "trainjob.trainer.kubeflow.org/x", or
+	// Above is an owner that has no pod templates but may undo changes, such as "trainjob.trainer.kubeflow.org/x", or
 	// empty.
 	Above string
 }

@@ -81,7 +81,7 @@ type undo struct {
 	PodUID  string  `json:"podUID,omitempty"`
 	Devices Devices `json:"devices,omitempty"`
 	DRA     bool    `json:"dra,omitempty"`
-	// Taints are the previous taints of devices of DRA drivers.
+	// Taints are the taints that the devices of DRA drivers had before the change.
 	Taints Published `json:"taints,omitempty"`
 }
 
@@ -149,7 +149,7 @@ func (r *Replacement) Check(ctx context.Context) error {
 // Ref formats the name of a DaemonSet in kubectl's style.
 func Ref(daemonSet string) string { return "daemonset.apps/" + daemonSet }
 
-// Names of the objects that the copy has in addition.
+// Names of the objects that the copy has in addition to those of the original.
 const (
 	gateName = "gpu-fault-gate"
 	gateDir  = "/gpu-fault-gate"
@@ -348,8 +348,8 @@ func (r *Replacement) takeOver(ctx context.Context, pod *corev1.Pod, made time.T
 		return nil, fmt.Errorf("delete pod %s: %w", r.Original.Name, err)
 	}
 	// Do this immediately: otherwise, once the original has terminated, the controller creates its own pod. The copy
-	// would then have to wait until that pod has terminated as well, which takes its full grace period if it receives
-	// the signal before it can handle it.
+	// would then have to wait until that pod has terminated as well. This takes the pod's full grace period if the pod
+	// receives the signal before it can handle signals.
 	labels := maps.Clone(r.Original.Labels)
 	delete(labels, ledger.LabelRun)
 	yes := true

@@ -147,9 +147,9 @@ func (u Undoer) delete(ctx context.Context, run, node string, d undo) (said stri
 	return said, err
 }
 
-// made reports whether the run created a pod that has the name of its copy. The pod must have the run's seal,
-// regardless of the UID in the record, or it must have the UID in the record and the container in which a copy waits,
-// which cannot be removed from a pod. Labels and annotations may have been removed.
+// made reports whether the run created a pod that has the name of its copy. The run's seal on the pod is sufficient,
+// regardless of the UID in the record. Without the seal, the pod must have the UID in the record and the container in
+// which a copy waits. Labels and annotations may have been removed, but that container cannot be removed from a pod.
 func (u undo) made(run, node string, pod *corev1.Pod) bool {
 	if pod.Annotations[annotationSeal] == u.mark(run, node) {
 		return true

@@ -168,7 +168,8 @@ func (e Engine) last(ctx context.Context, pod *corev1.Pod, id uint16) (int, erro
 	return 0, fmt.Errorf("read the last XID of GPU %d from the host engine in pod %s: %w", id, pod.Name, err)
 }
 
-// setTimeout is the maximum time until the engine reports an injected value. dcgmi sets its timestamp one second ahead.
+// setTimeout is the maximum time until the engine reports an injected value. dcgmi sets the value's timestamp one
+// second ahead.
 const setTimeout = 10 * time.Second
 
 // set injects xid as the last XID of a GPU, and waits until the engine reports it.

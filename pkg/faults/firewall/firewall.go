@@ -53,8 +53,8 @@ func claimOf(step ledger.Step) api.Firewall {
 	return made.Firewall
 }
 
-// Change returns the change to one node, for use in a fault.Plan. When the change is applied, it sets the TTL of the
-// firewall (what) and the table of a partition.
+// Change returns the change to one node, for use in a fault.Plan. The TTL of the firewall (what) and the table of a
+// partition are set when the change is applied.
 func (in *Injection) Change(nodeName, action string, what api.Firewall) fault.Change {
 	return fault.Change{
 		Target: ledger.Target{Kind: "Node", Name: nodeName},

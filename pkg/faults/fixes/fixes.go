@@ -1,6 +1,6 @@
-// Package fixes implements the repairs that doctor offers. All of them are safe, and either can be undone or undo
-// themselves. Like faults, they run in a fault.Session: with a preflight, a record before the change, a verification
-// after it, and an undo if there is something to undo.
+// Package fixes implements the repairs that doctor offers. All of them are safe: each one can be undone or undoes
+// itself. Like faults, they run in a fault.Session: with a preflight, a record before the change, a verification after
+// it, and an undo if there is something to undo.
 package fixes
 
 import (
@@ -141,9 +141,9 @@ func (u Undoer) Undo(ctx context.Context, run ledger.Run, step ledger.Step) (led
 
 // RestartPod returns the change that deletes the device plugin's pod on a node that advertises no GPU, so that its
 // DaemonSet recreates the pod. The change cannot be undone. It is verified when a new pod on the node is ready and the
-// node advertises GPUs; these conditions are checked at the interval every. The change does not reduce the capacity of
-// the node. RestartPod checks whether a restart can help. The change repeats this check before it deletes the pod,
-// because the user may take time to confirm.
+// node advertises GPUs; the parameter every is the interval between checks of these conditions. The change does not
+// reduce the capacity of the node. RestartPod checks whether a restart can help. The change repeats this check before
+// it deletes the pod, because the user may take time to confirm.
 func RestartPod(
 	ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, every time.Duration,
 ) (fault.Change, error) {

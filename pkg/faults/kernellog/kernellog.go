@@ -24,7 +24,7 @@ type Pod interface {
 	// Inspect reads information about the node.
 	Inspect(ctx context.Context, what api.Inspect) (*api.Info, error)
 	// WriteKmsg writes records and returns those that were read back from the log. If it returns an error, the returned
-	// records are the first ones of what. It calls each with the records as they are verified.
+	// records are the first of the records in what. As records are verified, it passes them to the function each.
 	WriteKmsg(ctx context.Context, what api.WriteKmsg, each func([]api.WrittenKmsg)) ([]api.WrittenKmsg, error)
 	// BuildModule builds the kernel module. WriteModule is like WriteKmsg, but writes through the module. RemoveModule
 	// unloads the module if its run has left it loaded.

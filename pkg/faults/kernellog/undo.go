@@ -14,7 +14,8 @@ const UndoKind = "kernel-log"
 // Undoer closes steps that wrote to a kernel log. It changes nothing on the node, because records cannot be removed
 // from the log.
 type Undoer struct {
-	// Forget returns one sentence per detector that describes how to clear the given XIDs from the detector.
+	// Forget returns one sentence for each detector. The sentence describes how to clear the given XIDs from the
+	// detector.
 	Forget func(xids []string) []string
 }
 

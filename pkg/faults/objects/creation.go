@@ -24,7 +24,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/patch"
 )
 
-// Creation creates objects: Namespaces first, then the others in their order.
+// Creation creates objects: Namespaces first, then the others in the given order.
 type Creation struct {
 	Dynamic dynamic.Interface
 	Mapper  meta.RESTMapper

@@ -73,7 +73,7 @@ func (o Object) String() string {
 	return o.Kind + " " + o.Namespace + "/" + o.Name
 }
 
-// same reports whether both identify the same object, regardless of the other fields.
+// same reports whether two values identify the same object, regardless of the other fields.
 func (o Object) same(other Object) bool {
 	return o.Group == other.Group && o.Resource == other.Resource && o.Namespace == other.Namespace &&
 		o.Name == other.Name

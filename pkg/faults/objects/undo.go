@@ -20,8 +20,8 @@ type Undoer struct {
 	Dynamic dynamic.Interface
 	// LedgerNamespace is a namespace in which nothing is undone. Empty means ledger.DefaultNamespace.
 	LedgerNamespace string
-	// Successors enables deleting objects that replaced created ones under the same name, because a candidate may have
-	// recreated an object with immutable fields. If it is false, such objects are kept and reported.
+	// Successors enables the deletion of objects that have replaced the created objects under the same names, because a
+	// candidate may have recreated an object with immutable fields. If it is false, such objects are kept and reported.
 	Successors bool
 	// Wait is the timeout for deletions. Zero means DefaultWait.
 	Wait time.Duration

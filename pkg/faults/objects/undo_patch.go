@@ -63,7 +63,7 @@ func retry(ctx context.Context, o Object, do func() error) error {
 type restored struct {
 	state ledger.State
 	said  string
-	// before is the object as read, and now is the object with the restored values. They are the same if no value was
+	// before and now are the object as read and the object with the restored values. They are the same if no value was
 	// restored. Both are nil if the object is not the one that was patched.
 	before, now *unstructured.Unstructured
 	// theirs are the edits whose values have been changed by other clients.

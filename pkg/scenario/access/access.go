@@ -51,8 +51,8 @@ func IsUser(name string) bool {
 	return is && strings.HasSuffix(rest, ":"+accountName)
 }
 
-// Objects returns the candidate's namespace and service account, roles and bindings, in the order of creation.
-// The namespaces of the access must exist before the bindings in them are created. It never returns an object
+// Objects returns the candidate's namespace and service account, roles and bindings, in the order of creation. The
+// namespaces that the access lists must exist before the bindings in them are created. Objects never returns an object
 // in the ledger's namespace; see Validate.
 func Objects(id, ledgerNamespace string, a scenario.Access) []*unstructured.Unstructured {
 	namespace, account := Account(id)

@@ -26,8 +26,8 @@ const (
 	// year. https://github.com/kubernetes/kubernetes/blob/master/pkg/serviceaccount/claims.go,
 	// WarnOnlyBoundTokenExpirationPeriod
 	extended = 60*60 + 7
-	// tolerated is the maximum deviation of a lifetime that needs no note, because clocks differ and the API server
-	// rounds.
+	// tolerated is the maximum deviation from the requested lifetime for which no note is needed, because clocks differ
+	// and the API server rounds.
 	tolerated = time.Minute
 )
 

@@ -55,7 +55,7 @@ type subject struct{ namespace, name string }
 
 func (s subject) user() string { return "system:serviceaccount:" + s.namespace + ":" + s.name }
 
-// allowed describes the forbidden requests that the API server would allow.
+// allowed describes the requests that the API server would allow although they should be forbidden.
 func allowed(
 	ctx context.Context, client kubernetes.Interface, who subject, questions []authorizationv1.ResourceAttributes,
 ) ([]string, error) {

@@ -21,7 +21,7 @@ type Options struct {
 	// Whole lists namespaces whose objects are stored in full regardless of Limit: the exercise's namespaces.
 	Whole []string
 	// Verify lists the namespaces in which owner references are untrusted, because a candidate may create pods there.
-	// An object only counts as the work of a controller if the controller exists and would have created the object.
+	// An object counts as the work of a controller only if the controller exists and would have created the object.
 	Verify []string
 	// Since is an earlier baseline, or nil. With Since, annotations on nodes are also stored if the client that set
 	// them had set nothing on any node in the earlier baseline. The other annotations are set continuously by

@@ -29,8 +29,8 @@ const (
 )
 
 // Capture lists all objects of all kinds. Kinds that cannot be listed are in Missing. An error means that the API
-// server is unreachable, or that the user may not list any kind. It sends about one request per kind, so it is slow
-// with a client that is limited to 5 requests per second.
+// server is unreachable, or that the user may not list any kind. Capture sends about one request per kind, so it is
+// slow with a client that is limited to 5 requests per second.
 func Capture(
 	ctx context.Context, objects dynamic.Interface, kinds discovery.DiscoveryInterface, options Options,
 ) (*Baseline, error) {

@@ -37,7 +37,7 @@ type Difference struct {
 	Before string `json:"before,omitempty"`
 	After  string `json:"after,omitempty"`
 	// Note is the reason why the object is not what it appears to be (for example, a controller's pod), or why it will
-	// not remain as it is. No permission to create or change objects covers such an object.
+	// not remain as it is. Such an object is never covered by permissions to create or change objects.
 	Note string `json:"note,omitempty"`
 
 	edits []edit
@@ -180,8 +180,8 @@ func isDefaultAccount(k key, o *object) bool {
 // scalers are the objects that autoscalers scale, with their bounds.
 type scalers map[key][2]int64
 
-// scaledBy returns the objects that a HorizontalPodAutoscaler in both baselines scales. The replicas of these objects
-// may change.
+// scaledBy returns the objects that are scaled by a HorizontalPodAutoscaler that exists in both baselines. The replicas
+// of these objects may change.
 func scaledBy(before, after *Baseline) scalers {
 	all := scalers{}
 	for k, o := range before.objects {

@@ -16,7 +16,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
-// Environments returns the differences after comparing the environment variables by their values in the containers. It
+// Environments returns the differences, but compares environment variables by the values that the containers get. It
 // does not matter whether a value is in the template, in a ConfigMap or in a Secret. But a new variable from one of
 // these sources counts like any other: its field is spec.template.spec.containers[main].env[NAME]. References $(NAME)
 // are replaced, and helpers of a changed variable do not count. Only workloads in the given namespaces, which must be
@@ -211,9 +211,10 @@ var read = regexp.MustCompile(`^(_?LD_|GCONV_|LOCPATH|MALLOC_|GLIBC_|CUDA|NVML_|
 	`PYTHON|TORCH|PYTORCH_|TF_|XLA_|JAX_|TRITON_|TRAIN|CHECKPOINT|LAB_|FRAMEWORK|BASH_|NODE_|JAVA_|PERL|RUBY|GO|` +
 	`SSL_|HTTP|XDG_|TMP|TEMP|(PATH|HOME|ENV|IFS|SHELL|USER|PWD)$)`)
 
-// withoutHelpers returns the edits except those of helpers. A helper is a new variable of a container to which another
-// edited variable refers as $(NAME), such as DRIVER_DIR in LD_LIBRARY_PATH=$(DRIVER_DIR)/lib64. Any program may read
-// any variable, so a helper contains only paths, a number or the value of a Secret, and its name has no known meaning.
+// withoutHelpers returns the edits except those of helpers. A helper is a new variable that another edited variable of
+// the same container refers to as $(NAME), such as DRIVER_DIR in LD_LIBRARY_PATH=$(DRIVER_DIR)/lib64. Any program may
+// read any variable, so a helper contains only paths, a number or the value of a Secret, and its name has no known
+// meaning.
 func withoutHelpers(edits []edit, of *object) []edit {
 	refersTo := map[string][]string{} // the variables that refer to a variable, both as fields
 	spec := mapAt(of.body, "spec", "template", "spec")
@@ -254,7 +255,7 @@ func withoutHelpers(edits []edit, of *object) []edit {
 	return slices.DeleteFunc(slices.Clone(edits), func(e edit) bool { return helps[e.field] })
 }
 
-// mayHelp reports whether an edit adds a variable whose only use can be in the values of other variables.
+// mayHelp reports whether an edit adds a variable that can be useful only in the values of other variables.
 func mayHelp(e edit) bool {
 	value, _ := e.now.(string)
 	at := segments(e.field)

@@ -43,8 +43,8 @@ func (c *census) add(k key, r resource, raw *unstructured.Unstructured) {
 	c.objects[k], c.byUID[raw.GetUID()], c.resources[k.kind] = raw, k, r
 }
 
-// settling is the time in which a doubt may be resolved: kinds are listed one after the other, rollouts replace pods,
-// and the pods of a deleted controller continue to exist for a short time.
+// settling is the time within which a doubt may resolve itself, because kinds are listed one after the other, rollouts
+// replace pods, and the pods of a deleted controller continue to exist for a short time.
 const settling = 4 * time.Second
 
 // deepest is the maximum length of a chain of controllers to follow (CronJob, Job, Pod), because a candidate may create
@@ -460,7 +460,8 @@ func names(list any, inMetadata bool) []string {
 	return all
 }
 
-// named returns the items of a list by name, without those set by the API server and those in without.
+// named returns the items of a list by name, except for items set by the API server and items whose names are in the
+// list without.
 func named(list any, without []string) map[string]map[string]any {
 	items, _ := list.([]any)
 	all := map[string]map[string]any{}

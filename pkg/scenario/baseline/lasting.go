@@ -21,7 +21,7 @@ import (
 
 const heldNote = "the finalizer %s prevents its deletion"
 
-// HeldNote returns the note for an object with such a finalizer.
+// HeldNote returns the note for an object whose deletion is prevented by the finalizer.
 func HeldNote(finalizer string) string { return fmt.Sprintf(heldNote, finalizer) }
 
 // Held reports whether the note says that a finalizer prevents the object's deletion.
@@ -31,7 +31,8 @@ func (d Difference) Held() bool {
 	return n == 1 && d.Note == HeldNote(finalizer)
 }
 
-// HeldBy returns which of a built-in object's finalizers no Kubernetes controller removes from objects of that kind.
+// HeldBy returns those of a built-in object's finalizers that no Kubernetes controller removes from objects of that
+// kind.
 func HeldBy(kind schema.GroupKind, finalizers []string) []string {
 	if !builtIn(kind.Group) {
 		return nil // the object is an operator's
@@ -59,9 +60,9 @@ func heldFromOutside(kind schema.GroupKind, metadata map[string]any) []any {
 }
 
 // rewritten returns a note if the template of a Deployment's old revision was changed, so that a rollback would use
-// something that never ran, or "". The name of a revision contains the hash of its template. This hash can be verified
-// only if this program hashes the current revision as the cluster's controller does, which depends on the release of
-// Kubernetes.
+// something that never ran. Otherwise, it returns "". The name of a revision contains the hash of its template. This
+// hash can be verified only if this program hashes the current revision as the cluster's controller does, which depends
+// on the release of Kubernetes.
 func (c *census) rewritten(kind schema.GroupKind, set *unstructured.Unstructured) string {
 	controller := metav1.GetControllerOfNoCopy(set)
 	if kind != (schema.GroupKind{Group: appsv1.GroupName, Kind: "ReplicaSet"}) || controller == nil {

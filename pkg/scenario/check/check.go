@@ -144,7 +144,7 @@ func (c *Checker) every() time.Duration {
 	return time.Second
 }
 
-// errNoConfig is for sources that need their own connections.
+// errNoConfig is returned for sources that need their own connections if there is no Config.
 var errNoConfig = errors.New("no client configuration for the API server")
 
 // exec returns the execer for commands in containers.

@@ -9,7 +9,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/expr"
 )
 
-// errNoNodes is for checks that need a pod on a node.
+// errNoNodes is returned by checks that need a pod on a node if nodes cannot be read.
 var errNoNodes = errors.New("nodes cannot be read here")
 
 // handler reads a runtime handler on a node. It reads the handler only once, because this requires a pod.

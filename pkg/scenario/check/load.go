@@ -130,8 +130,9 @@ func (l Load) command() ([]string, error) {
 	}, nil
 }
 
-// Load sends requests until ctx is done, and calls each with every request; calls do not overlap. It prefers nodes that
-// are not in avoid. It starts a new pod if its pod is lost. It returns an error only if it cannot send requests at all.
+// Load sends requests until ctx is done. It calls the function each for every request; these calls do not overlap. It
+// prefers nodes that are not in avoid. It starts a new pod if its pod is lost. It returns an error only if it cannot
+// send requests at all.
 func (c *Checker) Load(ctx context.Context, l Load, avoid []string, each func(Request)) error {
 	l = l.Defaults()
 	command, err := l.command()

@@ -21,7 +21,8 @@ import (
 )
 
 const (
-	// deleteTimeout is the maximum time for deleting a pod, including gentleFor for its node.
+	// deleteTimeout is the maximum time for deleting a pod. It includes gentleFor, the time after which the deletion is
+	// forced.
 	deleteTimeout = 20 * time.Second
 	gentleFor     = 8 * time.Second
 	// goneEvery is the interval at which the deletion is polled.
@@ -161,7 +162,7 @@ func (p *ownPod) untilGone(ctx context.Context) error {
 	}
 }
 
-// lostFor is the time for which a lost create request may still take effect.
+// lostFor is the time within which a create request may still take effect if its response was lost.
 const lostFor = 2 * time.Second
 
 var errStillThere = errors.New("the node has not terminated the pod")

@@ -38,7 +38,7 @@ type probe struct {
 	pod *ownPod
 	// until is the deadline for the pod.
 	until time.Time
-	// over is set if the pod has terminated and was evaluated; before is the evidence from that pod.
+	// over is set if the pod has terminated and was evaluated. The field before contains the evidence from that pod.
 	over   bool
 	before string
 }

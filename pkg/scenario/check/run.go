@@ -58,7 +58,7 @@ type trial struct {
 	away time.Time
 	// lookedFrom and lookedUntil are the start and end of the last evaluation.
 	lookedFrom, lookedUntil time.Time
-	// saw is the evidence from the last evaluation, and why the reason for a failure.
+	// saw is the evidence from the last evaluation. The field why contains the reason for a failure.
 	saw, why string
 	// unread is set if the source could not be read in the last evaluation.
 	unread bool

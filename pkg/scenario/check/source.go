@@ -13,7 +13,7 @@ import (
 type source interface {
 	// look reads the current state. An error means that the state cannot be read.
 	look(ctx context.Context) (view, error)
-	// close deletes everything that look created, even if ctx is done.
+	// close deletes everything that the look method created, even if ctx is done.
 	close(ctx context.Context) error
 }
 

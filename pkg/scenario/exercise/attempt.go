@@ -111,8 +111,8 @@ func (c *candidate) step(ctx context.Context, step scenario.Step) error {
 	return errors.New("action not supported in attempts")
 }
 
-// attemptPatience is the minimum time that an attempt waits for its steps to take effect. The time needed depends on
-// the cluster, and is not graded: pods that have crashed wait for minutes before they are restarted.
+// attemptPatience is the minimum timeout for the steps of an attempt to take effect. The time needed depends on the
+// cluster, and is not graded: pods that have crashed wait for minutes before they are restarted.
 const attemptPatience = scenario.Duration(4 * time.Minute)
 
 func (c *candidate) reach(ref scenario.Ref) (dynamic.ResourceInterface, error) {

@@ -61,8 +61,8 @@ func (e *Exercise) waits(state string) bool {
 	return !e.Submitted.IsZero() && state != "" && state == e.SubmittedState
 }
 
-// stop ends the candidate's time at the submission of the diagnosis and, if there is one, the module, unless the
-// candidate changed something afterwards.
+// stop sets the end of the candidate's time to the submission of the diagnosis, or of the module if that was later,
+// unless the candidate changed something afterwards.
 func (r *Report) stop(e *Exercise, state string) {
 	if !e.waits(state) {
 		return

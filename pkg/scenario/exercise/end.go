@@ -135,7 +135,7 @@ func (l *Lab) End(ctx context.Context, id string, o EndOptions) (*Ending, error)
 		own = slices.DeleteFunc(slices.Clone(e.Namespaces), stoodIn(before))
 	}
 	ending := &Ending{APIVersion: APIVersion, Kind: KindEnding, ID: id}
-	// The exercise names its cluster-scoped objects; a forged exercise must not release the objects of others.
+	// The exercise's record names its cluster-scoped objects; a forged record must not release other users' objects.
 	owned := func(ref scenario.Ref) bool { return false }
 	if l.verifySeals(ctx, e, sealExercise) == nil {
 		owned = e.has

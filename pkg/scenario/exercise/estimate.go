@@ -14,8 +14,8 @@ type AgentReport struct {
 	Kind       string `json:"kind"`
 
 	Command string `json:"command"`
-	// Tries is the number of valid tries, Passed the number of solved ones among them, and Invalid the number of tries
-	// that do not count.
+	// Tries is the number of valid tries, and Passed is the number of valid tries that solved the scenario. Invalid is
+	// the number of tries that do not count.
 	Tries   int `json:"tries"`
 	Passed  int `json:"passed"`
 	Invalid int `json:"invalid,omitempty"`

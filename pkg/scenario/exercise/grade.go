@@ -26,8 +26,8 @@ import (
 // listed is the maximum number of differences in a report.
 const listed = 30
 
-// Grade grades the candidate's work so far, and stores the report. It may be repeated. It returns a *PhaseError
-// before the exercise is handed over and after it ends. A failed candidate is not an error.
+// Grade grades the candidate's work so far, and stores the report. It may be repeated. It returns a *PhaseError before
+// the exercise is handed over and after it ends. It does not return an error if the candidate fails.
 func (l *Lab) Grade(ctx context.Context, id string) (*Report, error) {
 	return l.grade(ctx, id, full, nil)
 }
@@ -459,7 +459,7 @@ func (g *grading) spoils(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// stable returns checks that must hold for the given time.
+// stable returns copies of the checks, modified to require that they hold for the given time.
 func stable(checks []scenario.Check, how scenario.Duration) []scenario.Check {
 	longer := slices.Clone(checks)
 	for i := range longer {
@@ -471,7 +471,7 @@ func stable(checks []scenario.Check, how scenario.Duration) []scenario.Check {
 // onePod is the timeout for a probe that must succeed immediately. Such a probe creates and inspects one pod.
 const onePod = scenario.Duration(10 * time.Second)
 
-// atOnce returns checks that must hold now.
+// atOnce returns copies of the checks, modified to require that they hold immediately.
 func atOnce(checks []scenario.Check) []scenario.Check {
 	now := slices.Clone(checks)
 	for i := range now {

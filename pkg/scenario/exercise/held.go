@@ -20,8 +20,7 @@ var passing = []schema.GroupVersionResource{
 	{Group: "apps", Version: "v1", Resource: "controllerrevisions"},
 }
 
-// held returns the objects in the namespaces that are of these kinds and that have a finalizer which no controller
-// removes.
+// held returns the objects of these kinds in the namespaces, if they have a finalizer that no controller removes.
 func (l *Lab) held(ctx context.Context, namespaces []string) (all []baseline.Difference, _ error) {
 	if l.fake.capture != nil {
 		return nil, nil

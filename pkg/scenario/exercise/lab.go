@@ -87,8 +87,8 @@ type Faults interface {
 	Runtime(step scenario.Runtime, encrypted bool) ([]fault.Change, []fault.Permission, error)
 	Firewall(step scenario.Firewall) ([]fault.Change, []fault.Permission, error)
 	Device(step scenario.Device) ([]fault.Change, []fault.Permission, error)
-	// CUDA finds the workload, which must exist. It returns one change to this workload, whose undo has the kind
-	// workload.UndoKind.
+	// CUDA finds the workload, which must exist. It returns one change to this workload. The undo of the change has the
+	// kind workload.UndoKind.
 	CUDA(ctx context.Context, step scenario.CUDA) ([]fault.Change, []fault.Permission, error)
 	// Handler reads a runtime handler on a node and returns its type and binaryName, or nil if the container runtime
 	// does not have a handler with this name.

@@ -40,8 +40,8 @@ func (g *grading) lasting(ctx context.Context) error {
 	return nil
 }
 
-// strangers checks on the nodes whether the processes in the pods were started by the pods' programs. Otherwise, the
-// candidate may have started them with kubectl exec, which makes a broken workload look repaired until the pod
+// strangers checks on the nodes whether the processes in the pods were started by the pods' programs. If they were not,
+// the candidate may have started them with kubectl exec, which makes a broken workload look repaired until the pod
 // terminates.
 func (g *grading) strangers(ctx context.Context, onNode map[string][]corev1.Pod) {
 	if g.lab.Faults == nil {

@@ -58,7 +58,7 @@ func (l *Lab) SubmitModule(ctx context.Context, id string, module terraform.Modu
 	})
 }
 
-// handsIn makes an attempt in the module, and submits it like a candidate: as files that are parsed again.
+// handsIn makes an attempt in the module, and submits the module as a candidate would: as files that are parsed again.
 func (l *Lab) handsIn(ctx context.Context, e *Exercise, r *scenario.Resolved, attempt scenario.Attempt) error {
 	source, err := r.ModuleAfter(attempt)
 	if err != nil {
@@ -88,7 +88,7 @@ func (g *grading) sight(was *baseline.Baseline) sight {
 	return sight{r: g.r, was: was, probe: g.e.Probe, module: g.e.Module, graded: true}
 }
 
-// settle is the maximum time for changes to a module to take effect.
+// settle is the maximum time for the changes made by a module to take effect.
 const settle = 45 * time.Second
 
 // settling extends the timeouts of checks after a module is applied, because a candidate who changes the cluster
@@ -174,7 +174,7 @@ func (l *Lab) stand(ctx context.Context, e *Exercise, r *scenario.Resolved) (*ca
 // OK reports whether the whole module was applied, or whether there is no module.
 func (a *Applied) OK() bool { return a == nil || len(a.Problems) == 0 }
 
-// results returns the result of applying the module as a check that must hold.
+// results returns the result of applying the module, in the form of a check that must hold.
 func (a *Applied) results() []check.Result {
 	if a == nil {
 		return nil

@@ -110,7 +110,7 @@ func unreadTexts(unread map[string][]string) (all []string) {
 	return all
 }
 
-// nodeChanges reads the nodes of a snapshot again. It returns their state, what differs except at the allowed paths,
+// nodeChanges reads the nodes of a snapshot again. It returns their state, the differences outside the allowed paths,
 // and what could not be read. An item that is missing may be one that could not be read.
 func (l *Lab) nodeChanges(
 	ctx context.Context, before *baseline.Baseline, allowed []string,
@@ -160,7 +160,7 @@ func (l *Lab) addedFiles(
 	return digests
 }
 
-// removes returns the removal of a file from a node.
+// removes returns a description of the removal of a file from a node.
 func removes(node, path string) Restored {
 	change := baseline.NodeChange{Node: node, Item: api.StateFile + " " + path, Kind: baseline.Created}
 	return Restored{Difference: change.Difference(), How: "remove it"}

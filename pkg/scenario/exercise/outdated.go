@@ -95,8 +95,8 @@ func (g *grading) optionalAtBegin() map[scenario.Ref]bool {
 	return found
 }
 
-// sources returns the sources of the environment of those of a pod's containers that run as long as the pod. These
-// containers include sidecars among the init containers.
+// sources returns the sources of environment variables for a pod's containers. It considers only the containers that
+// run as long as the pod does, including sidecars among the init containers.
 func sources(pod corev1.Pod) []source {
 	var found []source
 	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
@@ -169,8 +169,8 @@ type written struct {
 	unknown bool
 }
 
-// readAt returns when a container in a pod had read its environment, which happens when the container is created. ok is
-// false if the container has terminated.
+// readAt returns the time by which a container in a pod had read its environment, which happens when the container is
+// created. ok is false if the container has terminated.
 func readAt(pod corev1.Pod, container string) (read time.Time, ok bool) {
 	// The container's start time is from the node's clock, and the pod's creation time is from the API server's.
 	read = pod.CreationTimestamp.Time

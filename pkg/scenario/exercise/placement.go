@@ -24,7 +24,7 @@ var placements = []string{
 }
 
 // placing allows additional node requirements, such as nvidia.com/gpu.present=true, in workloads that a solution
-// changes, if all nodes that were possible before meet these requirements.
+// changes, if these requirements are met by all nodes on which the pods could run before.
 func (l *Lab) placing(
 	ctx context.Context, allow []scenario.Allowed, differences []baseline.Difference,
 	begin, now func(scenario.Ref) map[string]any,
@@ -115,7 +115,7 @@ func onlyStricter(was, is *corev1.PodSpec, nodes []corev1.Node) bool {
 	return possible
 }
 
-// byName stands for the name of a node among the keys of labels.
+// byName is the key that represents a node's name in maps of labels.
 const byName = metav1.ObjectNameField
 
 // mentioned returns the labels that the requirements of a pod mention, with their values.
@@ -137,7 +137,7 @@ func mentioned(spec *corev1.PodSpec) map[string][]string {
 	return all
 }
 
-// variants returns the node, and nodes that differ from it in one of the labels: other values, and none.
+// variants returns the node, and copies of it in which one of the labels has another value or is missing.
 func variants(node corev1.Node, labels map[string][]string) []corev1.Node {
 	all := []corev1.Node{node}
 	for key, values := range labels {

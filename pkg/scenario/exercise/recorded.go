@@ -21,8 +21,8 @@ import (
 // a candidate can bypass the recorder with their own kubeconfig, and can edit the file if they have access to it.
 type Recorded struct {
 	recorder.Summary
-	// Look and Change are the durations, in nanoseconds, from handover to the first read of an object of the root
-	// cause, and to the first change. Zero means never.
+	// Look and Change are the durations, in nanoseconds, from handover to the first read of a root-cause object, and to
+	// the first change. Zero means never.
 	Look   time.Duration `json:"firstRelevantLookAfter,omitempty"`
 	Change time.Duration `json:"firstChangeAfter,omitempty"`
 	// Later counts requests after grading.

@@ -166,7 +166,7 @@ func (l *Lab) unblockIn(ctx context.Context, namespace string) {
 			continue
 		}
 		for _, r := range list.APIResources {
-			// The API server warns about endpoints.
+			// Endpoints are skipped, because the API server returns warnings about them.
 			if !slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "patch") || r.Name == "endpoints" {
 				continue
 			}

@@ -215,9 +215,9 @@ func changeBack(ctx context.Context, reach dynamic.ResourceInterface, name strin
 	return err
 }
 
-// backPatch returns the JSON merge patch that turns the object now into was. Snapshots do not contain the labels and
-// annotations that controllers set. So if an object has none in the snapshot, the patch does not remove all of them,
-// but only individual ones.
+// backPatch returns the JSON merge patch that changes an object from its state in now back to its state in was.
+// Snapshots do not contain the labels and annotations that controllers set. So if an object has none in the snapshot,
+// the patch does not remove all of them, but only individual ones.
 func backPatch(now, was map[string]any) map[string]any {
 	metadata, _ := was["metadata"].(map[string]any)
 	current, _ := now["metadata"].(map[string]any)
@@ -233,7 +233,7 @@ func backPatch(now, was map[string]any) map[string]any {
 	return mergePatch(now, was)
 }
 
-// mergePatch returns the JSON merge patch (RFC 7386) that turns now into was.
+// mergePatch returns the JSON merge patch (RFC 7386) that changes an object from its state in now to its state in was.
 func mergePatch(now, was map[string]any) map[string]any {
 	patch := map[string]any{}
 	for name := range now {

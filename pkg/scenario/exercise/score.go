@@ -68,7 +68,8 @@ func earned(mended bool, points Points) Points {
 	return points
 }
 
-// fixedGate returns the gate for the fix. If nothing was broken, the gate requires the corresponding diagnosis.
+// fixedGate returns the gate for the fix. If nothing was broken, the gate requires the diagnosis that nothing was
+// broken.
 func (r *Report) fixedGate(spoiled string) Gate {
 	gate := Gate{Name: nameFixed}
 	switch {

@@ -193,7 +193,7 @@ func (s *start) busy(ctx context.Context) error {
 	return nil
 }
 
-// startPatience is the minimum time that waiting checks wait for the lab to start or to break. On a busy cluster,
+// startPatience is the minimum timeout of checks that wait for the lab to start or to break. On a busy cluster,
 // everything takes longer, which is not an error.
 const startPatience = scenario.Duration(90 * time.Second)
 

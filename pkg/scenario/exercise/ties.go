@@ -11,11 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// This file finds changes that work now, but not after the next rollout or reschedule, or that keep pods of others from
-// being scheduled. Such a change may be in a field that a repair is allowed to change.
+// This file finds changes that work now, but not after the next rollout or reschedule, or that prevent other
+// applications' pods from being scheduled. Such a change may be in a field that a repair is allowed to change.
 
-// tied returns a note if a workload's template has a required affinity that concerns the pods of others, or that no
-// second revision can meet, and did not have it before, or "".
+// tied returns a note if a workload's template has a new required affinity that concerns other applications' pods, or
+// that the pods of a second revision cannot meet. Otherwise, it returns "".
 func tied(was, is map[string]any) string {
 	before := ties(was)
 	for _, note := range ties(is) {
@@ -26,7 +26,8 @@ func tied(was, is map[string]any) string {
 	return ""
 }
 
-// ofRevision returns a note if an object selects pods by a label of their revision, and did not do so before, or "".
+// ofRevision returns a note if an object selects pods by a revision label, and did not do so before. Otherwise, it
+// returns "".
 func ofRevision(was, is map[string]any) string {
 	for _, label := range []string{appsv1.DefaultDeploymentUniqueLabelKey, appsv1.ControllerRevisionHashLabelKey} {
 		if selected(is["spec"], label) && !selected(was["spec"], label) {
@@ -51,8 +52,8 @@ func selected(value any, label string) bool {
 	return false
 }
 
-// ties returns notes on the required affinities in a workload's template that concern the pods of others, or that no
-// second revision can meet.
+// ties returns notes on the required affinities in a workload's template that concern other applications' pods, or that
+// the pods of a second revision cannot meet.
 func ties(workload map[string]any) (notes []string) {
 	var template corev1.PodTemplateSpec
 	raw, _, _ := unstructured.NestedMap(workload, "spec", "template")

@@ -13,10 +13,11 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/seal"
 )
 
-// Grade and End act on an exercise's Secrets with the trainer's permissions: Grade runs the scenario's checks,
-// including commands in pods, and End with Restore writes objects from a snapshot and deletes objects that are not in
-// the snapshot. A user who may only write Secrets in the ledger's namespace must not control these actions. Therefore,
-// the run's record, which is not a Secret, contains hashes of the immutable parts: the seals.
+// Grade and End do what an exercise's Secrets specify, with the trainer's permissions: Grade runs the scenario's
+// checks, including commands in pods, and End with Restore writes objects from a snapshot and deletes objects that are
+// not in the snapshot. A user who is only allowed to write Secrets in the ledger's namespace must not be able to
+// control these actions. Therefore, the run's record, which is not a Secret, contains hashes of the immutable parts:
+// the seals.
 
 // Names of the seals, in addition to those for the snapshots.
 const (

@@ -14,8 +14,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/scenario/baseline"
 )
 
-// worsened adds a note to differences that no permission of a scenario covers, because they cause the next problem: the
-// workload runs now, but its next pod, the next rollout or the next drain of its node fails.
+// worsened adds a note to differences that cause the next problem: the workload runs now, but its next pod, the next
+// rollout or the next drain of its node fails. No permission of a scenario covers such a difference.
 func worsened(
 	differences []baseline.Difference, namespaces []string, may func(scenario.Ref) bool,
 	begin, now func(scenario.Ref) map[string]any,
@@ -99,8 +99,8 @@ var bounds = []struct {
 	{"requests", "ephemeral-storage", "", "10Gi"},
 }
 
-// unreasonable returns the first value of a container's resources that is out of bounds and that it did not have
-// before, or "".
+// unreasonable describes the first resource value of a container that is out of bounds and that the container did not
+// have before. If there is no such value, it returns "".
 func unreasonable(was, is map[string]any) string {
 	for _, b := range bounds {
 		value, has := amountOf(is, b.list, b.resource)

@@ -89,9 +89,9 @@ func quantity(v ref.Val) ref.Val {
 	return types.NewErr("quantity() does not support %s: must be a string or a number", v.Type().TypeName())
 }
 
-// selects reports whether the scheduler may place pods with this spec on the node, which has a name and labels like
-// those in facts.nodes: nodeName, nodeSelector and the required node affinity allow it. It ignores taints and
-// resources.
+// selects reports whether the scheduler may place pods with this spec on the node: nodeName, nodeSelector and the
+// required node affinity allow it. It ignores taints and resources. The node has a name and labels, like the nodes in
+// facts.nodes.
 func selects(spec, node ref.Val) ref.Val {
 	var pod corev1.Pod
 	var on struct {

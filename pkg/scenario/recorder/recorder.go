@@ -39,7 +39,7 @@ type Line struct {
 	Path        string    `json:"path,omitempty"`        // for requests that are not for a resource: /version
 	Labels      string    `json:"labels,omitempty"`      // selectors of a list
 	Fields      string    `json:"fields,omitempty"`
-	// Table is set if the client requested table rows, like kubectl get, instead of full objects.
+	// Table is set if the client requested table rows, as kubectl get does, instead of full objects.
 	Table     bool     `json:"table,omitempty"`
 	DryRun    bool     `json:"dryRun,omitempty"` // nothing was changed
 	As        string   `json:"as,omitempty"`     // the impersonated user

@@ -28,8 +28,8 @@ func FirstRelevant(lines []Line, root scenario.RootCause) time.Time {
 	return first
 }
 
-// looksAt reports whether a request reads Kind/name, NAMESPACE/Kind/name or Kind/NAMESPACE/name; the namespace
-// is ignored.
+// looksAt reports whether a request reads the object, which is specified as Kind/name, NAMESPACE/Kind/name or
+// Kind/NAMESPACE/name; the namespace is ignored.
 func looksAt(line Line, object string) bool {
 	parts := strings.Split(strings.ToLower(object), "/")
 	name, kind := parts[len(parts)-1], parts[0]
@@ -160,7 +160,7 @@ func Summarize(lines []Line) Summary {
 	return s
 }
 
-// Asked is the number of requests for a kind with one verb.
+// Asked is the number of requests that have the same verb and concern the same kind.
 type Asked struct {
 	Verb     string    `json:"verb"` // exec, log and other subresources count separately
 	Resource string    `json:"resource"`

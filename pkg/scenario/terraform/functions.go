@@ -11,8 +11,8 @@ import (
 	"github.com/zclconf/go-cty/cty/function/stdlib"
 )
 
-// functions returns Terraform's functions that depend only on their arguments. Each function calls uses with the
-// lengths of its strings.
+// functions returns Terraform's functions that depend only on their arguments. Each function passes the lengths of its
+// strings to the callback uses.
 func functions(uses func(bytes int)) map[string]function.Function {
 	all := map[string]function.Function{
 		"abs": stdlib.AbsoluteFunc, "ceil": stdlib.CeilFunc, "chomp": stdlib.ChompFunc,
@@ -47,8 +47,8 @@ func functions(uses func(bytes int)) map[string]function.Function {
 	for name, f := range all {
 		all[name] = limited(name, f, uses)
 	}
-	// These functions need no limits of their own: their arguments are expressions, and the functions that the
-	// expressions call limit the values.
+	// These functions need no limits of their own: their arguments are expressions, whose values are already limited by
+	// the functions that the expressions call.
 	all["try"], all["can"] = tryfunc.TryFunc, tryfunc.CanFunc
 	return all
 }

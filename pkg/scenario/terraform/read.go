@@ -274,7 +274,7 @@ func (r *reader) variable(name string) cty.Value {
 	return value
 }
 
-// value evaluates an expression. more contains the values of additional names.
+// value evaluates an expression. The map more contains the values of additional names.
 func (r *reader) value(e hcl.Expression, more map[string]cty.Value) cty.Value {
 	value, found := e.Value(r.context(e.Variables(), more))
 	r.diagnosed(found)

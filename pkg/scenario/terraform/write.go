@@ -82,7 +82,7 @@ func (s Source) readsBack(files Files) error {
 	return nil
 }
 
-// equal compares values like Kubernetes: numbers are equal regardless of their Go types.
+// equal compares values as Kubernetes does: numbers are equal regardless of their Go types.
 func equal(a, b any) bool { return reflect.DeepEqual(canonical(a), canonical(b)) }
 
 func canonical(value any) any {
@@ -301,8 +301,8 @@ func (w *writer) text(text string) hclwrite.Tokens {
 	return append(tokens, &hclwrite.Token{Type: hclsyntax.TokenCQuote, Bytes: []byte(`"`)})
 }
 
-// names returns the names of the variables, starting with the longest value, so that a short value does not match a
-// part of a longer one.
+// names returns the names of the variables, sorted by the length of their values, longest first, so that a short value
+// does not match a part of a longer one.
 func (w *writer) names() []string {
 	return slices.SortedFunc(maps.Keys(w.variables), func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(w.variables[b]), len(w.variables[a])), cmp.Compare(a, b))

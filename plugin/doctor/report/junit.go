@@ -12,8 +12,8 @@ import (
 
 // JUnit writes a test suite for each layer and a test case for each check that ran. A case fails if its check found a
 // root cause at or above the severity of the gate. If the check found nothing but could not check everything, the case
-// is skipped; with a strict gate, this is an error unless reading the nodes was not requested. Other findings become
-// the output of the case.
+// is skipped. With a strict gate, such a case is an error instead, unless the only reason is that reading the nodes was
+// not requested. Other findings become the output of the case.
 func JUnit(w io.Writer, r doctor.Report, checks []engine.Check, gate Gate) error {
 	all := junit.Report{Name: "kubectl gpu-fault doctor"}
 	for _, l := range r.Layers {

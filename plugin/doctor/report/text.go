@@ -75,7 +75,7 @@ type page struct {
 	b      strings.Builder
 }
 
-// put writes a line, wrapped; continuation lines are indented by hanging.
+// put writes a line and wraps it. The string hanging is the indentation of continuation lines.
 func (p *page) put(indent, hanging, text string) {
 	for _, line := range printer.WrapHanging(indent+text, p.Width, hanging) {
 		p.b.WriteString(strings.TrimRight(line, " ") + "\n")

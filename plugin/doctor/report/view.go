@@ -200,7 +200,8 @@ func objects(f finding.Finding) []finding.Object {
 	return []finding.Object{f.Object}
 }
 
-// some names the first n objects and counts the others, as in "Node a, Node b and 3 more". If n is 0, it names all.
+// some returns the names of the first n objects and the number of the others, as in "Node a, Node b and 3 more". If n
+// is 0, it returns all names.
 func some(all []finding.Object, n int) string {
 	if n <= 0 || len(all) <= n+1 { // "and 1 more" is no shorter than the name
 		n = len(all)
@@ -310,7 +311,8 @@ func Blinds(r doctor.Report) []Blind {
 	return all
 }
 
-// failed returns the report without the entries for what was not checked because reading the nodes was not requested.
+// failed returns the report without the entries for items that were not checked only because reading the nodes was not
+// requested.
 func failed(r doctor.Report) doctor.Report {
 	r.Unknown = NotChecked(r)
 	return r
@@ -330,7 +332,8 @@ type Gate struct {
 	Strict bool
 }
 
-// Fails reports whether the report fails. why is the reason if the cause is something that could not be checked.
+// Fails reports whether the report fails. If the cause is something that could not be checked, the result why contains
+// the reason.
 func (g Gate) Fails(r doctor.Report) (fails bool, why string) {
 	checks := map[string]bool{}
 	for _, u := range NotChecked(r) {

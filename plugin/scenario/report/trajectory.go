@@ -117,7 +117,7 @@ func line(c sandbox.Ran) string {
 	return text
 }
 
-// requestLog returns the folded list of the program's requests.
+// requestLog returns the collapsible list of the program's requests.
 func requestLog(t exercise.Trajectory) markup.Part {
 	if len(t.Requests) == 0 {
 		return nil

@@ -419,7 +419,8 @@ var (
 	ofWebhook = regexp.MustCompile(`failed calling webhook "([^"]+)"`)
 )
 
-// rejectedByWebhook returns the title for a rejection by an admission webhook, or because of one.
+// rejectedByWebhook returns the title for a rejection by an admission webhook, or for a rejection because the call to a
+// webhook failed.
 func rejectedByWebhook(message string) string {
 	if m := byWebhook.FindStringSubmatch(message); m != nil {
 		return fmt.Sprintf("the admission webhook %s rejects the pods: %s", m[1], words.ClipTo(m[2], longestReason))

@@ -5,8 +5,8 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/xid"
 )
 
-// xidSeverity returns the severity of an XID for other users of the node. It returns an empty string if the XID is
-// unknown.
+// xidSeverity returns how severe an XID is for users of the node other than the program that caused it. It returns an
+// empty string if the XID is unknown.
 func xidSeverity(code int) finding.Severity {
 	known, ok := xid.Lookup(code)
 	if !ok {

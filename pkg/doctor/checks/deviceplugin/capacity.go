@@ -258,7 +258,8 @@ func noPluginCheck() engine.Check {
 }
 
 // checkNoPlugin reports a node whose GPUs no device plugin advertises. waiting is true if pods are waiting for these
-// GPUs. wanted is also true if pods are waiting for GPUs on other nodes and all of those GPUs are in use.
+// GPUs. wanted is true in that case too, and also if pods are waiting for GPUs on other nodes and all of those GPUs are
+// in use.
 func checkNoPlugin(f *facts.Facts, r *engine.Result, n *facts.Node, waiting, wanted bool) {
 	var deleted []*corev1.Pod
 	for _, pod := range n.Component(facts.DevicePlugin) {

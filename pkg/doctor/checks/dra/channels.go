@@ -78,8 +78,8 @@ func devices(f *facts.Facts, driver string, class *resourcev1.DeviceClass) (tota
 	return total, free
 }
 
-// channelsTaken returns the finding about a pod that claims a channel of a ComputeDomain while other pods hold those of
-// all nodes.
+// channelsTaken returns the finding about a pod that claims a channel of a ComputeDomain while other pods hold the
+// channels of all nodes.
 func channelsTaken(f *facts.Facts, pod *corev1.Pod, evidence []finding.Evidence) finding.Finding {
 	for i := range f.ResourceClaims {
 		c := &f.ResourceClaims[i]

@@ -288,8 +288,8 @@ func checkHostIMEX(f *facts.Facts, r *engine.Result) (told map[string]bool) {
 	return told
 }
 
-// checkDomain checks one compute domain. It reports nothing if told contains one of the domain's nodes, because the
-// host's IMEX daemon is then the reported cause.
+// checkDomain checks one compute domain. It reports nothing if any of the domain's nodes is in told, because the host's
+// IMEX daemon has then already been reported as the cause.
 func checkDomain(f *facts.Facts, r *engine.Result, u unstructured.Unstructured, told map[string]bool) {
 	object := finding.Object{Kind: "ComputeDomain", Namespace: u.GetNamespace(), Name: u.GetName()}
 	status, _, _ := unstructured.NestedString(u.Object, "status", "status")

@@ -135,8 +135,8 @@ var (
 	inside = regexp.MustCompile(`\.(?:svc|local|internal|lan|cluster|corp|intranet)$`)
 )
 
-// outside returns the connection to the public server that the message about the failed connection names, unless the
-// pod has a proxy.
+// outside returns the connection to the public server that is named in the message about the failed connection, unless
+// the pod has a proxy.
 func outside(f *facts.Facts, u facts.Unreached) (w wanted, ok bool) {
 	for c := range facts.Containers(u.Pod) {
 		for _, e := range c.Env {

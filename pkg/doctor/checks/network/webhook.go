@@ -12,7 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 )
 
-// ofWebhook is the kind (Finding.As) of findings about webhooks, which only explain that pods cannot be created.
+// ofWebhook is the kind (Finding.As) of findings about webhooks. Such findings explain only why pods cannot be created.
 const ofWebhook = "webhook"
 
 // silentWebhook matches the API server's message about a webhook that does not respond: its name, and the name and
@@ -45,7 +45,7 @@ func checkWebhooks(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// unreachable returns the finding about a webhook that policies deny to the API server.
+// unreachable returns the finding about a webhook that the API server cannot reach because of policies.
 func unreachable(x facts.Refusal, webhook string, w wanted, by []*networkingv1.NetworkPolicy) finding.Finding {
 	policy := finding.Object{Kind: "NetworkPolicy", Namespace: by[0].Namespace, Name: by[0].Name}
 	return finding.Finding{

@@ -17,8 +17,8 @@ import (
 // monitors matches the names of DaemonSets that monitor NVIDIA GPUs.
 var monitors = regexp.MustCompile(`dcgm|(?:gpu|nvidia).*(?:exporter|monitor|metrics)`)
 
-// ofEngine is the kind (Finding.As) of findings about DaemonSets without which an agent reports its nodes as faulty,
-// because the agent cannot reach DCGM's host engine.
+// ofEngine is the kind (Finding.As) of findings about DaemonSets that an agent needs in order to reach DCGM's host
+// engine. Without them, the agent reports its nodes as faulty.
 const ofEngine = "engine"
 
 func excludedCheck() engine.Check {

@@ -142,7 +142,7 @@ func checkMarker(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 	return false
 }
 
-// blocked returns the IDs of the findings that follow while the operator's pods are waiting.
+// blocked returns the IDs of the findings to expect while the operator's pods are waiting.
 func blocked(more ...string) []string {
 	return facts.GPULost(append(more, "op.operand-failing", "op.clusterpolicy", "dp.not-running", "dp.capacity-zero",
 		"dp.none", "dp.unhealthy", "gfd.labels", "obs.dcgm-crash", "mig.manager-failed", "share.mps",

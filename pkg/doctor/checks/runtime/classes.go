@@ -301,8 +301,8 @@ func reportWithoutDriver(f *facts.Facts, r *engine.Result, n *facts.Node, pods [
 	if class == nil || known && strategy != "envvar" || usesNRI(f) {
 		return false
 	}
-	// The operator's toolkit makes NVIDIA's runtime the default unless it is configured not to. Pods must then set the
-	// class.
+	// Unless configured otherwise, the operator's toolkit makes NVIDIA's runtime the default. If it does not, pods must
+	// set the class.
 	others := slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
 		return pod.Spec.RuntimeClassName != nil && *pod.Spec.RuntimeClassName == class.Name && !facts.Ended(pod) &&
 			facts.ComponentOf(pod.Labels, &pod.Spec) == ""

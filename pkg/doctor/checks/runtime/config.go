@@ -185,8 +185,8 @@ func checkRuntimeNotReady(f *facts.Facts, r *engine.Result) {
 	})
 }
 
-// checkEdited reports configuration files that are not in effect: files that define different handlers, and files with
-// which containerd or a handler would not work.
+// checkEdited reports configuration files that are not in effect: files whose handlers differ from those in memory, and
+// files with which containerd or a handler would not work.
 func checkEdited(f *facts.Facts, r *engine.Result) {
 	eachRuntime(r, f, func(n *facts.Node) {
 		i := instance(n)

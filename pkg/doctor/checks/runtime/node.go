@@ -361,7 +361,7 @@ func checkPermissions(f *facts.Facts, r *engine.Result) {
 	}
 }
 
-// whyNotAllowed adds the node setting that denies containers access to device files, and a fix.
+// whyNotAllowed adds to the finding the node setting that denies containers access to device files, and a fix.
 func whyNotAllowed(f *facts.Facts, n *facts.Node, issue finding.Finding) finding.Finding {
 	p := n.Host.Probe
 	quote := func(source, text string) {

@@ -20,7 +20,7 @@ func Checks() []engine.Check {
 		cdiChecks(), nodeRuntimeChecks()))
 }
 
-// noPods returns the IDs of the findings that follow if pods do not start, or start without their GPUs.
+// noPods returns the IDs of the findings to expect if pods do not start, or start without their GPUs.
 func noPods(more ...string) []string {
 	return facts.GPULost(append(more,
 		"rt.sandbox-failed", "wl.pod-failing", "dp.not-running", "dp.capacity-zero", "dp.nvml-missing", "dp.unhealthy",
@@ -29,12 +29,12 @@ func noPods(more ...string) []string {
 	)...)
 }
 
-// noGPUs returns the IDs of the findings that follow if pods start without their GPUs.
+// noGPUs returns the IDs of the findings to expect if pods start without their GPUs.
 func noGPUs(more ...string) []string {
 	return noPods(append(more, "wl.cpu-mode", "wl.cuda-error", "wl.cuda-vs-driver")...)
 }
 
-// noRuntime returns the IDs of the findings that follow if the kubelet has no container runtime.
+// noRuntime returns the IDs of the findings to expect if the kubelet has no container runtime.
 func noRuntime(more ...string) []string {
 	return noPods(append(more, "rt.not-ready", "rt.handler-missing", "rt.restart-loop", "node.not-ready",
 		"node.condition", "sched.node-state", "dp.*")...)
@@ -67,7 +67,7 @@ func instance(n *facts.Node) *runtimeview.Instance {
 	return n.View.Runtime
 }
 
-// eachRuntime calls do for every node whose runtime was read, and records the other GPU nodes as unknown.
+// eachRuntime calls the function do for every node whose runtime was read, and records the other GPU nodes as unknown.
 func eachRuntime(r *engine.Result, f *facts.Facts, do func(n *facts.Node)) {
 	for _, n := range f.Nodes {
 		switch {

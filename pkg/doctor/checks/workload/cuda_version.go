@@ -17,9 +17,9 @@ import (
 // version is a CUDA version. The zero value is an unknown version.
 type version struct{ major, minor int }
 
-// fits reports whether a driver that supports the CUDA version v can run a program that was built for the CUDA version
-// in of, judging only by the version numbers. Since CUDA 11, a driver runs programs for all minor versions of its major
-// version.
+// fits reports whether a driver that supports CUDA version v can run a program that was built for the given CUDA
+// version, judging only by the version numbers. Since CUDA 11, a driver runs programs for all minor versions of its
+// major version.
 func (v version) fits(of version) bool {
 	return v.major > of.major || v.major == of.major && (v.major >= 11 || v.minor >= of.minor)
 }

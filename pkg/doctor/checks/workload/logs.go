@@ -75,7 +75,8 @@ func (w wordKind) texts() []string {
 	return nil
 }
 
-// wordsOf returns the first kind of error message that a failing pod logs, and quotes the message.
+// wordsOf returns the kind of error message with the highest precedence that a failing pod logs, and quotes the
+// message.
 func wordsOf(f *facts.Facts, pod *corev1.Pod, troubles []facts.Trouble) (wordKind, finding.Evidence, bool) {
 	for w := range kindsOfWords {
 		if e, found := f.Said(pod, troubles, w.texts()...); found {

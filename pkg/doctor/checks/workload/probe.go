@@ -25,7 +25,8 @@ var loads = regexp.MustCompile(
 )
 
 // describeProbe describes the probe that made the kubelet kill a container. The probe's settings determine how long the
-// program has to respond. If a startup probe had succeeded, the program was killed later, while it was running.
+// program has to respond. If a startup probe had already succeeded, the program was killed while it was running, not
+// while it was starting.
 func describeProbe(f *facts.Facts, pod *corev1.Pod, killed string, issue *finding.Finding) {
 	issue.Title = "the container's probe fails, so the kubelet kills the container"
 	issue.Fix = finding.Fix{

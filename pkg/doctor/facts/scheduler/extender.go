@@ -29,8 +29,8 @@ func (s *Scheduler) served(name corev1.ResourceName) bool {
 		})
 }
 
-// ofExtender reports whether the reason why no node advertises the resource is that a scheduler extender, such as
-// HAMi's, accounts for it.
+// ofExtender reports whether a scheduler extender, such as HAMi's, accounts for the resource, which is why no node
+// advertises it.
 func (s *Scheduler) ofExtender(name corev1.ResourceName) bool {
 	return !isCore(name) && strings.HasPrefix(string(name), "nvidia.com/") &&
 		!slices.ContainsFunc(s.F.Nodes, func(n *facts.Node) bool { return n.Capacity(name) > 0 })

@@ -68,8 +68,8 @@ func (s *Scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]i
 	return v
 }
 
-// unmet describes the requirements that no node meets, if some node meets the others. It also describes the label of a
-// node that comes closest to meeting the first of the unmet requirements.
+// unmet describes the requirements that no node meets, if some node meets the others. It also describes the node label
+// that comes closest to meeting the first of the unmet requirements.
 func (s *Scheduler) unmet(pod *corev1.Pod, able []*facts.Node, v *verdict) {
 	if len(able) == 0 {
 		return

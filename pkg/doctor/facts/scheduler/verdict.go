@@ -164,8 +164,8 @@ func meantFor(pod *corev1.Pod, taint *corev1.Taint) bool {
 		slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool { return t.Key == taint.Key })
 }
 
-// alike returns a node's allocatable GPU resources that are for virtual machines if the given one is, and otherwise
-// those that are for containers.
+// alike returns those of a node's allocatable GPU resources that are of the same kind as the given one: for virtual
+// machines or for containers.
 func alike(n *facts.Node, name corev1.ResourceName) []corev1.ResourceName {
 	return slices.DeleteFunc(Advertised(n), func(r corev1.ResourceName) bool {
 		return facts.OfMachines(r) != facts.OfMachines(name)
@@ -447,8 +447,8 @@ func (s *Scheduler) full(
 	return v
 }
 
-// services adds to the verdict that waiting does not help if all pods that hold the GPUs are services, which do not
-// terminate.
+// services completes the verdict if all pods that hold the GPUs are services: waiting does not help, because services
+// do not terminate.
 func (s *Scheduler) services(
 	v *verdict, open []*facts.Node, holders []Holder, name corev1.ResourceName, want map[corev1.ResourceName]int64,
 ) {

@@ -217,7 +217,7 @@ func VolumeApart(f *facts.Facts, pod *corev1.Pod) []finding.Evidence {
 	return nil
 }
 
-// few joins the first of the strings, without duplicates.
+// few joins the first few strings, without duplicates.
 func few(all []string) string {
 	slices.Sort(all)
 	all = slices.Compact(all)
