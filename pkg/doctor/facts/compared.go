@@ -92,6 +92,7 @@ import (
 //	foreign device: NAME of DRIVER in claim NAME, which has devices of DRIVER    in the error of another driver
 //	selectors of RESOURCE: SELECTORS; not selected: NIC ADDRESS, NAME; needed by PODS    for RDMA
 //	AMD GPU on the node, none offered                            the same, for an unknown reason
+//	no GPU known: node NAME[; nodes with GPUs have KEY=VALUE]    the pod requests none
 //	ListAndWatch ended LINE                                      of a resource that the pod requests and that is 0
 func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
@@ -107,7 +108,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.heldVolume, f.waitsForBinding, f.unexpanded, f.defaultLimit, f.OtherDomain, f.otherKubelet, f.driverElsewhere,
 		f.switchedOff, f.missingFile, f.mountedTwice, f.refusedByPeer, f.movedPort, f.silent, f.withoutDeviceshare,
 		f.LeftOver, f.smiWorks, f.lostAMD, f.offersNone, f.foreignDevice, f.ofKernel, f.unselected, f.keptFile,
-		f.unmounted, f.countedByPeer, f.npusOfNode,
+		f.unmounted, f.countedByPeer, f.npusOfNode, f.withoutGPU,
 	}
 	if nodes[0] == nil {
 		all = append(f.unadvertised(pod), f.keptOff(pod)...)

@@ -163,3 +163,27 @@ func (f *Facts) offers(d resourcev1.DeviceRequestAllocationResult) bool {
 
 // kmmModule is the label of pods in which KMM (Kernel Module Management) builds a module.
 const kmmModule = "kmm.node.kubernetes.io/module.name"
+
+// gpuLabels are labels by which pods are commonly kept on nodes with GPUs.
+var gpuLabels = []string{
+	"nvidia.com/gpu.present", "nvidia.com/gpu", "gpu", "accelerator", "k8s.amazonaws.com/accelerator",
+	"cloud.google.com/gke-accelerator", "kubernetes.azure.com/accelerator", "nvidia.com/gpu.product",
+	corev1.LabelInstanceTypeStable,
+}
+
+// withoutGPU reports that nothing shows a GPU on the node of a pod that requests none, while other nodes have GPUs. It
+// adds the first usual label that all of these have and the node does not.
+func (f *Facts) withoutGPU(pod *corev1.Pod, n *Node) (source, text string) {
+	if n.IsGPUNode || len(f.GPUNodes) == 0 || len(GPUDemand(pod)) > 0 {
+		return "", ""
+	}
+	text = "no GPU known: node " + n.Name
+	for _, key := range gpuLabels {
+		value, has := f.GPUNodes[0].Labels[key]
+		if has && n.Labels[key] != value &&
+			!slices.ContainsFunc(f.GPUNodes, func(other *Node) bool { return other.Labels[key] != value }) {
+			return n.Object().String(), text + "; nodes with GPUs have " + key + "=" + value
+		}
+	}
+	return n.Object().String(), text
+}

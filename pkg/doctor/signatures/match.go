@@ -119,12 +119,17 @@ func (set *Set) candidates(line string) []int {
 }
 
 // Best returns the best matches of the signatures in the lines of one pod or node. It prefers likely signatures to
-// possible ones, and earlier lines to later ones. If there are two matches and neither is likely, it returns both.
+// possible ones, and earlier lines to later ones; in one line, signatures that a fact confirms (Signature.Also) to others.
+// If there are two matches and neither is likely, it returns both.
 func (set *Set) Best(lines []Line) []Match {
 	var all []Match
 	for _, line := range lines {
+		var likely []Match
 		for _, i := range set.candidates(line.Evidence.Text) {
 			s := set.all[i]
+			if len(likely) > 0 && (s.also == nil || s.Runs) { // Runs is about programs that do not fail
+				continue
+			}
 			if !s.isFor(line.Place) || s.Confidence != finding.Likely && len(all) == 2 ||
 				slices.ContainsFunc(all, func(m Match) bool { return m.Signature == s }) {
 				continue
@@ -144,9 +149,15 @@ func (set *Set) Best(lines []Line) []Match {
 				continue
 			}
 			if s.Confidence == finding.Likely {
-				return []Match{m}
+				if likely = []Match{m}; s.also != nil {
+					return likely
+				}
+				continue
 			}
 			all = append(all, m)
+		}
+		if len(likely) > 0 {
+			return likely
 		}
 	}
 	return all
