@@ -44,6 +44,14 @@ func allocated(device string) func(*resourcev1.ResourceClaim) {
 	}
 }
 
+func selecting(expression string) func(*resourcev1.ResourceClaim) {
+	return func(c *resourcev1.ResourceClaim) {
+		c.Spec.Devices.Requests[0].Exactly.Selectors = []resourcev1.DeviceSelector{
+			{CEL: &resourcev1.CELDeviceSelector{Expression: expression}},
+		}
+	}
+}
+
 func deviceClass(name string) resourcev1.DeviceClass {
 	return resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
@@ -116,6 +124,25 @@ func TestDRA(t *testing.T) {
 			},
 			want: []string{"root dra.unallocatable error Pod default/train"},
 			fix:  []string{"kubectl get resourceclaim c -n default -o yaml"},
+		},
+		"no device has the selected attribute": {
+			s: snapshot.Snapshot{
+				Nodes: []corev1.Node{draNode}, Pods: []corev1.Pod{draPod(), claimPod("c")}, DeviceClasses: classes,
+				ResourceSlices: oneSlice, ResourceClaims: []resourcev1.ResourceClaim{claimFor("c", facts.DRAForGPUs,
+					selecting(`device.driver == "gpu.nvidia.com" && `+
+						`device.attributes['gpu.nvidia.com'].productName == 'NVIDIA B200'`))},
+			},
+			want:     []string{"root dra.unallocatable error Pod default/train"},
+			evidence: []string{"no device of gpu.nvidia.com has productName=NVIDIA B200; 1 device with: "},
+		},
+		"alternatives in a selector are not evaluated": {
+			s: snapshot.Snapshot{
+				Nodes: []corev1.Node{draNode}, Pods: []corev1.Pod{draPod(), claimPod("c")}, DeviceClasses: classes,
+				ResourceSlices: oneSlice, ResourceClaims: []resourcev1.ResourceClaim{claimFor("c", facts.DRAForGPUs,
+					selecting(`device.attributes['gpu.nvidia.com'].productName == 'NVIDIA B200' || true`))},
+			},
+			want:     []string{"root dra.unallocatable error Pod default/train"},
+			evidence: []string{"1 device of gpu.nvidia.com, 1 not allocated"},
 		},
 		"the claim is made from a template, and the pod does not name it": {
 			s: snapshot.Snapshot{Nodes: []corev1.Node{draNode}, Pods: []corev1.Pod{draPod(), templatePod("single-gpu")},

@@ -19,6 +19,7 @@ import (
 //
 //	advertised: no node has RESOURCE, and the cluster has no device plugin for it    for resources of other vendors
 //	conflict: STRATEGY refused       the toolkit ignores how the device plugin passes GPUs to the pod
+//	conflict: DEVICE_LIST_STRATEGY=envvar, CDI on    the operator's setting for the device plugin contradicts CDI
 //	conflict: claims N, CDI off      the DRA driver passes N devices to the pod through CDI
 //	conflict: driver root / not DIR  the DRA driver searches / for the driver, which is in DIR
 //	unanswered: NAMESPACE/NAME:PORT  a timeout although the pods are ready; no policy applies
@@ -59,6 +60,7 @@ import (
 //	read-only root: container NAME                           the container cannot be created
 //	mesh: CONTAINER between the ranks of KIND NAME(, which are waiting at the rendezvous)
 //	mesh: init container NAME needs a connection and runs before CONTAINER    CONTAINER proxies the connection
+//	startup taint KEY left on NODE: Pod NAMESPACE/NAME has been ready there for AGE    the pod should remove the taint
 //	kept off: NUMBER pods, such as NAME, must not share a KEY with pods that match SELECTOR
 //	conflict: no RuntimeClass, pods with NAME have the driver    the pod relies on its node's default runtime
 //	conflict: NVIDIA_VISIBLE_DEVICES=VALUE, no RuntimeClass, default handler NAME, class NAME    ignores the variable
@@ -98,7 +100,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
 	nodes := []*Node{f.Node(pod.Spec.NodeName)}
 	compares := []func(*corev1.Pod, *Node) (source, text string){
-		f.lostList, f.RefusedStrategy, f.withoutCDI, f.otherRoot, f.unansweredBy,
+		f.lostList, f.RefusedStrategy, f.withoutCDI, f.againstCDI, f.otherRoot, f.unansweredBy,
 		f.refusedEnv, f.turnedOff, f.profiles, f.volumes, f.fullVolume, f.killedAtLimit, f.runsElsewhere,
 		f.hangsOnlyHere, f.worksAsRoot, f.defaultLost, f.heldByConsole, f.staleOSTree,
 		f.probedElsewhere, f.loopbackOnly, f.otherContainersGPU, f.nodesDNS, f.covered, f.modelOutside,
@@ -111,7 +113,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.unmounted, f.countedByPeer, f.npusOfNode, f.withoutGPU,
 	}
 	if nodes[0] == nil {
-		all = append(f.unadvertised(pod), f.keptOff(pod)...)
+		all = slices.Concat(f.unadvertised(pod), f.keptOff(pod), f.leftTaint(pod))
 		nodes, compares = Once(f, endedLists).nodes, compares[:1] // lostList
 	}
 	for _, n := range nodes {
@@ -147,6 +149,24 @@ func (f *Facts) RefusedStrategy(pod *corev1.Pod, n *Node) (source, text string) 
 	return "DEVICE_LIST_STRATEGY of the device plugin and " + variableOf(key) + " of the toolkit on " +
 			n.Object().String(),
 		"conflict: " + strategy + " refused (" + key + " = false)"
+}
+
+// againstCDI reports, for a pod that requests GPUs, a GPU operator with CDI whose settings let the device plugin pass
+// GPUs in a variable instead. The runtime then searches a CDI specification for them that does not contain them.
+func (f *Facts) againstCDI(pod *corev1.Pod, n *Node) (source, text string) {
+	p, ok := ClusterPolicy(f)
+	on, _, _ := unstructured.NestedBool(p.Object, "spec", "cdi", "enabled")
+	env, _, _ := unstructured.NestedSlice(p.Object, "spec", "devicePlugin", "env")
+	strategy, _, _ := DeviceStrategy(f, n)
+	if !ok || !on || strategy != "envvar" || len(GPURequests(pod)) == 0 ||
+		!slices.ContainsFunc(env, func(item any) bool {
+			e, _ := item.(map[string]any)
+			return e["name"] == "DEVICE_LIST_STRATEGY" && e["value"] == strategy
+		}) {
+		return "", ""
+	}
+	return "ClusterPolicy " + p.GetName() + " .spec.devicePlugin.env and .spec.cdi.enabled",
+		"conflict: DEVICE_LIST_STRATEGY=envvar, CDI on"
 }
 
 // PrivilegedForToolkit reports whether the toolkit treats any of the pod's containers as privileged.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,7 +13,40 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
+
+// leftTaint reports for an unscheduled pod a node that still has a startup taint, although the node's pod of the agent
+// that should remove the taint, such as a CSI driver, has been ready for long:
+//
+//	startup taint KEY left on NODE: Pod NAMESPACE/NAME has been ready there for AGE
+func (f *Facts) leftTaint(pod *corev1.Pod) []signatures.Line {
+	for _, n := range f.Nodes {
+		for i := range n.Spec.Taints {
+			key := n.Spec.Taints[i].Key
+			domain, ok := strings.CutSuffix(key, "/agent-not-ready")
+			agent, _, _ := strings.Cut(strings.TrimPrefix(domain, "node."), ".")
+			if !ok || !Unscheduled(pod) {
+				continue
+			}
+			for _, p := range n.Pods {
+				owner := metav1.GetControllerOf(p)
+				if age := UpFor(f, p); owner != nil && owner.Kind == "DaemonSet" && age >= stuckTaint &&
+					strings.HasPrefix(owner.Name+"-", agent+"-") {
+					return []signatures.Line{{Place: signatures.Spec, Compared: true, Evidence: finding.Evidence{
+						Source: n.Object().String() + " .spec.taints and " + PodObject(p).String() + " .status",
+						Text: fmt.Sprintf("startup taint %s left on %s: Pod %s/%s has been ready there for %s", key,
+							n.Name, p.Namespace, p.Name, words.AgeText(age)),
+					}}}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// stuckTaint is the time within which an agent that is ready removes its startup taint.
+const stuckTaint = 10 * time.Minute
 
 // keptOff reports required anti-affinity rules that keep an unscheduled pod off the nodes of other pods. The rules are
 // in those other pods or in the unscheduled pod itself:

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts/scheduler"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
@@ -37,6 +38,112 @@ func selects(class *resourcev1.DeviceClass, d *resourcev1.Device) bool {
 		}
 	}
 	return true
+}
+
+// required matches a condition on an attribute, as a whole.
+var required = regexp.MustCompile(`^device\.attributes\[["']([\w.-]+)["']\](?:\.(\w+)|\[["'](\w+)["']\])` +
+	`\s*==\s*(?:"([^"]*)"|'([^']*)'|(true|false|-?\d+))$`)
+
+// unmatched returns evidence that no device of a driver has the value of an attribute that a claim requires, or nil. It
+// evaluates only conditions joined with &&, so devices that have the value may not match either.
+func unmatched(f *facts.Facts, claim *resourcev1.ResourceClaim, class, driver string) []finding.Evidence {
+	for _, request := range claim.Spec.Devices.Requests {
+		if request.Exactly == nil || request.Exactly.DeviceClassName != class {
+			continue
+		}
+		for _, s := range request.Exactly.Selectors {
+			if s.CEL == nil || strings.ContainsAny(s.CEL.Expression, "|?!") {
+				continue
+			}
+			for and := range strings.SplitSeq(s.CEL.Expression, "&&") {
+				m := required.FindStringSubmatch(strings.TrimSpace(and))
+				if m == nil {
+					continue
+				}
+				name, wanted := m[2]+m[3], m[4]+m[5]+m[6]
+				devices, matching, values := 0, 0, map[string]int{}
+				for _, slice := range f.ResourceSlices {
+					if slice.Spec.Driver != driver {
+						continue
+					}
+					for _, d := range slice.Spec.Devices {
+						devices++
+						for key, a := range d.Attributes {
+							domain, short, ok := strings.Cut(string(key), "/")
+							if !ok {
+								domain, short = driver, domain
+							}
+							value := valueOf(a)
+							values[short+"="+value]++
+							if domain == m[1] && short == name && value == wanted {
+								matching++
+							}
+						}
+					}
+				}
+				if devices == 0 || matching > 0 {
+					continue
+				}
+				var shared []string
+				for _, value := range words.SortedKeys(values) {
+					if values[value] > devices/4 && !strings.HasSuffix(value, "=") {
+						shared = append(shared, fmt.Sprintf("%s (%d)", value, values[value]))
+					}
+				}
+				return []finding.Evidence{
+					finding.FieldEvidence(finding.Object{Kind: "ResourceClaim", Namespace: claim.Namespace,
+						Name: claim.Name}, ".spec.devices.requests["+request.Name+"].exactly.selectors", "%s", m[0]),
+					finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "ResourceSlices",
+						"no device of %s has %s=%s; %s with: %s", driver, name, wanted,
+						count.Of(devices, "device"), words.Clip(strings.Join(shared, ", "))),
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// valueOf formats the value of an attribute.
+func valueOf(a resourcev1.DeviceAttribute) string {
+	switch {
+	case a.StringValue != nil:
+		return *a.StringValue
+	case a.BoolValue != nil:
+		return fmt.Sprint(*a.BoolValue)
+	case a.IntValue != nil:
+		return fmt.Sprint(*a.IntValue)
+	case a.VersionValue != nil:
+		return *a.VersionValue
+	}
+	return ""
+}
+
+// ofUnmatched returns the finding about a claim that requires a value that no device has. The scheduler has reported
+// that it cannot allocate the claim, and no autoscaler is adding a node, which could have other devices.
+func ofUnmatched(
+	f *facts.Facts, pod *corev1.Pod, claim *resourcev1.ResourceClaim, class, driver string, said []finding.Evidence,
+) (found finding.Finding, ok bool) {
+	if _, ok := mentions(said, "cannot allocate all claims"); !ok || len(facts.GPUDemand(pod)) == 0 &&
+		!f.AsksForGPU(pod) || slices.ContainsFunc(scheduler.Pending(f), func(p scheduler.PendingPod) bool {
+		return p.Pod == pod && p.Id == "sched.waiting"
+	}) {
+		return found, false
+	}
+	evidence := unmatched(f, claim, class, driver)
+	if evidence == nil {
+		return found, false
+	}
+	return claimFinding(pod, append(evidence, said...),
+		"no device of the DRA driver "+driver+" has the attribute that the claim selects: "+evidence[0].Text,
+		finding.Fix{
+			Text: "Select the devices by attributes that they have (see the evidence): correct the selector in the " +
+				"claim or its template, and recreate the pod. If the devices should have this value, the driver " +
+				"detects it wrongly: check the log of its pods and the fixes in its newer releases.",
+			Commands: []string{
+				shell.Command("kubectl get resourceclaims,resourceclaimtemplates -n %s -o yaml", pod.Namespace),
+				"kubectl get resourceslices -o yaml",
+			},
+		}), true
 }
 
 // devices returns the total number of a driver's devices in a class, and the number that are not allocated to a claim.

@@ -27,9 +27,9 @@ const (
 
 // Checks returns the checks for dynamic resource allocation: GPUs allocated to claims, and compute domains.
 //
-// dra.unallocatable does not determine which devices a CEL selector excludes: this requires the API server's CEL
-// environment, and an incorrect result would blame the wrong selector. dra.prepare does not detect prepared claims
-// without device nodes; drv.devnodes in the driver layer reports missing device nodes.
+// Of a claim's CEL selectors, dra.unallocatable evaluates only comparisons of an attribute with a constant: everything
+// else requires the API server's CEL environment, and an incorrect result would blame the wrong selector. dra.prepare
+// does not detect prepared claims without device nodes; drv.devnodes in the driver layer reports missing device nodes.
 func Checks() []engine.Check {
 	return []engine.Check{unallocatableCheck(), prepareCheck(), imexCheck(), staleSliceCheck(), doubleCheck()}
 }
@@ -138,6 +138,12 @@ func checkClass(
 	}
 	if strings.HasPrefix(class, "compute-domain") {
 		driver = draDomain
+	}
+	if other != "" {
+		driver = other
+	}
+	if found, ok := ofUnmatched(f, pod, claim, class, driver, said); ok && at >= 0 && (ours || other != "") {
+		return found, true
 	}
 	if !ours || other != "" {
 		return ofOther(f, pod, other, evidence)

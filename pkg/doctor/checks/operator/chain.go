@@ -33,8 +33,12 @@ func chainLinks() []link {
 		{"container toolkit", facts.Toolkit, "nvidia-container-toolkit-ctr", "toolkit-validation", "toolkit-ready"},
 		{"CUDA validation", "", "", "cuda-validation", "cuda-ready"},
 		{"device plugin validation", "", "", "plugin-validation", "plugin-ready"},
+		{"vGPU manager", facts.Driver, "nvidia-vgpu-manager-ctr", "vgpu-manager-validation", vgpuReady},
 	}
 }
+
+// vgpuReady is the file of the vGPU manager, the driver for nodes that run virtual machines.
+const vgpuReady = "vgpu-manager-ready"
 
 // linkState is a link's state on a node.
 type linkState int
@@ -191,6 +195,11 @@ func checkChain(f *facts.Facts, r *engine.Result, n *facts.Node) {
 func (l link) state(f *facts.Facts, n *facts.Node) (linkState, facts.PodTrouble) {
 	if l.part != "" {
 		for _, pod := range facts.Current(n, l.part) {
+			if l.file == vgpuReady && !slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
+				return c.Name == l.main
+			}) {
+				continue // the driver's pod, which has been checked
+			}
 			if state, t := l.made(f, pod); state != linkDone {
 				return state, t
 			}
@@ -356,7 +365,7 @@ func (l link) fix(f *facts.Facts, t facts.PodTrouble) finding.Fix {
 	}
 	see := []string{shell.Command("kubectl describe pod %s -n %s", pod.Name, pod.Namespace), logs}
 	switch l.file {
-	case "driver-ready":
+	case "driver-ready", vgpuReady:
 		text := "Fix the driver on the node: the pod's log shows why the driver fails."
 		if len(f.Component(facts.Driver)) > 0 {
 			return finding.Fix{Text: text, Commands: see}

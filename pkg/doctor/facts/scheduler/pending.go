@@ -201,7 +201,7 @@ func (s *Scheduler) waiting(pod *corev1.Pod) (verdict, bool) {
 		return v, true
 	}
 	for _, e := range s.F.EventsOfPod(pod) {
-		if isScaleUp(e) && s.F.Now.Sub(facts.EventTime(e)) < scaleUpTime && !s.arrived(e) &&
+		if isScaleUp(e) && s.F.Now.Sub(facts.EventTime(e)) < scaleUpTime && !s.arrived(pod, e) &&
 			s.failedScaleUp(pod) == nil {
 			v.Title, v.Confidence = "the autoscaler is adding a node for the pod", finding.Likely
 			v.Evidence = []finding.Evidence{facts.Quote(e)}
@@ -232,15 +232,15 @@ func (s *Scheduler) preempts(node string) bool {
 var nominated = regexp.MustCompile(`schedule on.*\bnode(?:/|: )([\w.-]+)`)
 
 // arrived reports whether an event nominates a node that has been ready for so long that its GPUs should be advertised
-// by now: the pod is waiting for this node in vain.
-func (s *Scheduler) arrived(e *corev1.Event) bool {
+// and its startup taints removed by now: the pod is waiting for this node in vain.
+func (s *Scheduler) arrived(pod *corev1.Pod, e *corev1.Event) bool {
 	m := nominated.FindStringSubmatch(e.Message)
 	if m == nil {
 		return false
 	}
 	n := s.F.Node(m[1])
 	return n != nil && facts.Alive(n) && s.F.Now.Sub(n.Ready().LastTransitionTime.Time) >= scaleUpTime &&
-		s.F.Now.Sub(n.CreationTimestamp.Time) >= scaleUpTime && len(Advertised(n)) == 0
+		s.F.Now.Sub(n.CreationTimestamp.Time) >= scaleUpTime && (len(Advertised(n)) == 0 || untolerated(pod, n) != nil)
 }
 
 // isScaleUp reports whether an event shows that an autoscaler is adding a node for a pod.
