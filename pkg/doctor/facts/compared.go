@@ -18,6 +18,9 @@ import (
 // compared returns these facts about a pod, one per line:
 //
 //	advertised: no node has RESOURCE, and the cluster has no device plugin for it    for resources of other vendors
+//	vgpu: N of the N GPUs of Node NAME have vgpu-memory SIZE (smallest: SIZE), container NAME requests N
+//	vgpu fits: ...                   the same, if the GPUs are large enough
+//	webhook certificate: clients of NAMESPACE/NAME reject it: LINE    of HAMi's webhook, which sets schedulers
 //	conflict: STRATEGY refused       the toolkit ignores how the device plugin passes GPUs to the pod
 //	conflict: claims N, CDI off      the DRA driver passes N devices to the pod through CDI
 //	conflict: driver root / not DIR  the DRA driver searches / for the driver, which is in DIR
@@ -110,7 +113,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.unmounted, f.countedByPeer, f.npusOfNode,
 	}
 	if nodes[0] == nil {
-		all = append(f.unadvertised(pod), f.keptOff(pod)...)
+		all = slices.Concat(f.unadvertised(pod), f.keptOff(pod), f.largeVGPUs(pod), f.refusedWebhook(pod))
 		nodes, compares = Once(f, endedLists).nodes, compares[:1] // lostList
 	}
 	for _, n := range nodes {
