@@ -84,6 +84,7 @@ import (
 //	driver in DIR, not mounted in the pod of IMAGE               on a platform with such a directory
 //	operator: driver disabled(, toolkit disabled) on PLATFORM    in the ClusterPolicy, for pods of the operator
 //	silent: container NAME for AGE(, with MODEL from Hugging Face through Xet), after: LINE
+//	only 500: all NUMBER requests, such as POST PATH         a server's log
 //	left over: Pod NAMESPACE/NAME of KIND NAME: its master succeeded    the job has finished
 //	conflict: denied PATH, claim NAME at PATH, fsGroup NUMBER    the user cannot write to the volume's top directory
 //	conflict: limit volcano.sh/NAME, no deviceshare.NAME in ConfigMap NAMESPACE/NAME
@@ -110,7 +111,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.heldVolume, f.waitsForBinding, f.unexpanded, f.defaultLimit, f.OtherDomain, f.otherKubelet, f.driverElsewhere,
 		f.switchedOff, f.missingFile, f.mountedTwice, f.refusedByPeer, f.movedPort, f.silent, f.withoutDeviceshare,
 		f.LeftOver, f.smiWorks, f.lostAMD, f.offersNone, f.foreignDevice, f.ofKernel, f.unselected, f.keptFile,
-		f.unmounted, f.countedByPeer, f.npusOfNode,
+		f.unmounted, f.countedByPeer, f.npusOfNode, f.only500,
 	}
 	if nodes[0] == nil {
 		all = slices.Concat(f.unadvertised(pod), f.keptOff(pod), f.largeVGPUs(pod), f.refusedWebhook(pod))
