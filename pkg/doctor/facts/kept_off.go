@@ -84,7 +84,8 @@ func boundTo(pod *corev1.Pod) string {
 	return ""
 }
 
-// CreatorOf returns an identifier for the object from which the user created a pod, as far as the pod's owner reveals it.
+// CreatorOf returns an identifier for the object from which the user created a pod, as far as the pod's owner reveals
+// it.
 func CreatorOf(pod *corev1.Pod) string {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if owner == nil {
