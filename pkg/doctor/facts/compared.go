@@ -18,6 +18,9 @@ import (
 // compared returns these facts about a pod, one per line:
 //
 //	advertised: no node has RESOURCE, and the cluster has no device plugin for it    for resources of other vendors
+//	vgpu: N of the N GPUs of Node NAME have vgpu-memory SIZE (smallest: SIZE), container NAME requests N
+//	vgpu fits: ...                   the same, if the GPUs are large enough
+//	webhook certificate: clients of NAMESPACE/NAME reject it: LINE    of HAMi's webhook, which sets schedulers
 //	conflict: STRATEGY refused       the toolkit ignores how the device plugin passes GPUs to the pod
 //	conflict: DEVICE_LIST_STRATEGY=envvar, CDI on    the operator's setting for the device plugin contradicts CDI
 //	conflict: claims N, CDI off      the DRA driver passes N devices to the pod through CDI
@@ -83,6 +86,7 @@ import (
 //	driver in DIR, not mounted in the pod of IMAGE               on a platform with such a directory
 //	operator: driver disabled(, toolkit disabled) on PLATFORM    in the ClusterPolicy, for pods of the operator
 //	silent: container NAME for AGE(, with MODEL from Hugging Face through Xet), after: LINE
+//	only 500: all NUMBER requests, such as POST PATH         a server's log
 //	left over: Pod NAMESPACE/NAME of KIND NAME: its master succeeded    the job has finished
 //	conflict: denied PATH, claim NAME at PATH, fsGroup NUMBER    the user cannot write to the volume's top directory
 //	conflict: limit volcano.sh/NAME, no deviceshare.NAME in ConfigMap NAMESPACE/NAME
@@ -110,10 +114,11 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.heldVolume, f.waitsForBinding, f.unexpanded, f.defaultLimit, f.OtherDomain, f.otherKubelet, f.driverElsewhere,
 		f.switchedOff, f.missingFile, f.mountedTwice, f.refusedByPeer, f.movedPort, f.silent, f.withoutDeviceshare,
 		f.LeftOver, f.smiWorks, f.lostAMD, f.offersNone, f.foreignDevice, f.ofKernel, f.unselected, f.keptFile,
-		f.unmounted, f.countedByPeer, f.npusOfNode, f.withoutGPU,
+		f.unmounted, f.countedByPeer, f.npusOfNode, f.withoutGPU, f.only500,
 	}
 	if nodes[0] == nil {
-		all = slices.Concat(f.unadvertised(pod), f.keptOff(pod), f.leftTaint(pod))
+		all = slices.Concat(f.unadvertised(pod), f.keptOff(pod), f.leftTaint(pod), f.largeVGPUs(pod),
+			f.refusedWebhook(pod))
 		nodes, compares = Once(f, endedLists).nodes, compares[:1] // lostList
 	}
 	for _, n := range nodes {

@@ -70,7 +70,7 @@ func (f *Facts) keptOff(pod *corev1.Pod) []signatures.Line {
 	pods, node := 0, boundTo(pod)
 	for i := range f.Snapshot.Pods {
 		other := &f.Snapshot.Pods[i]
-		if other.Spec.NodeName == "" || Ended(other) || ownerOf(other) == ownerOf(pod) ||
+		if other.Spec.NodeName == "" || Ended(other) || CreatorOf(other) == CreatorOf(pod) ||
 			node != "" && node != other.Spec.NodeName {
 			continue
 		}
@@ -118,8 +118,9 @@ func boundTo(pod *corev1.Pod) string {
 	return ""
 }
 
-// ownerOf returns an identifier for the object from which the user created a pod, as far as the pod's owner reveals it.
-func ownerOf(pod *corev1.Pod) string {
+// CreatorOf returns an identifier for the object from which the user created a pod, as far as the pod's owner reveals
+// it.
+func CreatorOf(pod *corev1.Pod) string {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if owner == nil {
 		return pod.Namespace + "/" + pod.Name

@@ -55,7 +55,8 @@ func (f *comparer) compareKueue(
 			all = append(f.untolerated(object), all...)
 			for _, resource := range slices.Sorted(maps.Keys(wants)) {
 				if string(resource) == m[1] || m[1] == "" && LooksLikeGPU(resource) {
-					all = append(f.holders(cluster, resource, priorityOf(object), wants[resource]), all...)
+					all = slices.Concat(f.cordonedRoom(cluster, resource, wants[resource]),
+						f.holders(cluster, resource, priorityOf(object), wants[resource]), all)
 				}
 			}
 		} else if m := noQuota.FindStringSubmatch(c.Text); m != nil {

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
@@ -47,6 +48,49 @@ func (f *comparer) untolerated(object *unstructured.Unstructured) (all []finding
 		}}
 	}
 	return all
+}
+
+// cordonedRoom returns evidence that a flavor's nodes would have room for a Workload if none of them was cordoned.
+//
+//	flavor NAME of ClusterQueue NAME has RESOURCE: 8 free on cordoned nodes: NAMES
+func (f *comparer) cordonedRoom(
+	cluster *unstructured.Unstructured, resource corev1.ResourceName, want int64,
+) []finding.Evidence {
+	for _, q := range quotasOf(cluster) {
+		flavor := f.queueOf(kueueGroup, "ResourceFlavor", "", fmt.Sprint(q.flavor))
+		if flavor == nil || q.resource != resource || q.nominal < want {
+			continue
+		}
+		selects, _, _ := unstructured.NestedStringMap(flavor.Object, "spec", "nodeLabels")
+		var open, cordoned int64
+		var names []string
+		for _, n := range f.GPUNodes {
+			if !labels.SelectorFromSet(selects).Matches(labels.Set(n.Labels)) {
+				continue
+			}
+			free := n.Allocatable(resource)
+			for _, pod := range n.Pods {
+				if !Ended(pod) {
+					free -= Demand(pod)[resource]
+				}
+			}
+			if !n.Spec.Unschedulable {
+				open += free
+			} else if free > 0 {
+				cordoned += free
+				names = append(names, n.Name)
+			}
+		}
+		if cordoned > 0 && open < want && open+cordoned >= want {
+			return []finding.Evidence{{
+				Source: "ResourceFlavor " + flavor.GetName() + " .spec.nodeLabels, and the nodes",
+				Text: fmt.Sprintf("flavor %s of ClusterQueue %s has %s: %s free on cordoned nodes: %s",
+					flavor.GetName(), cluster.GetName(), resource, words.InWords(resource, cordoned),
+					words.Joined(names)),
+			}}
+		}
+	}
+	return nil
 }
 
 // gatedFor is the time during which a pod may still have Kueue's scheduling gate after the admission of the pod's

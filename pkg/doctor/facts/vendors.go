@@ -1,8 +1,10 @@
 package facts
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -72,6 +74,77 @@ func (f *Facts) unadvertised(pod *corev1.Pod) []signatures.Line {
 			Source: "capacity of all nodes, and names of DaemonSets and pods",
 			Text:   "advertised: no node has " + string(name) + ", and the cluster has no device plugin for it",
 		}}}
+	}
+	return nil
+}
+
+// vgpuRegister is the annotation in which Volcano's device plugin lists the GPUs of a node, as
+// UUID,SHARES,MEMORY,MODEL,HEALTHY for each GPU.
+const vgpuRegister = "volcano.sh/node-vgpu-register"
+
+// largeVGPUs compares the number and the memory of Volcano vGPUs that a container of an unscheduled pod requests with
+// the GPUs of the node that has most of them. It returns nothing if the container requests more vGPUs than each node
+// has GPUs.
+func (f *Facts) largeVGPUs(pod *corev1.Pod) []signatures.Line {
+	for c := range Containers(pod) {
+		number, each := c.Resources.Limits["volcano.sh/vgpu-number"], c.Resources.Limits["volcano.sh/vgpu-memory"]
+		want, memory := number.Value(), each.Value()
+		var text, source string
+		most := int64(-1)
+		for _, n := range f.Nodes {
+			var all, large, smallest int64
+			for _, gpu := range strings.Split(n.Annotations[vgpuRegister], ":") {
+				fields := strings.Split(gpu, ",")
+				if len(fields) < 5 || fields[4] == "false" {
+					continue
+				}
+				has, err := strconv.ParseInt(fields[2], 10, 64)
+				if err != nil {
+					continue
+				}
+				if all++; has >= memory {
+					large++
+				}
+				if all == 1 || has < smallest {
+					smallest = has
+				}
+			}
+			if want == 0 || all < want || large <= most {
+				continue
+			}
+			most, source = large, n.Object().String()+" .metadata.annotations["+vgpuRegister+"]"
+			text = fmt.Sprintf("vgpu: %d of the %d GPUs of %s have vgpu-memory %d (smallest: %d), container %s "+
+				"requests %d", large, all, n.Object(), memory, smallest, c.Name, want)
+			if large >= want {
+				text = "vgpu fits: " + strings.TrimPrefix(text, "vgpu: ")
+			}
+		}
+		if text != "" {
+			return []signatures.Line{{
+				Place: signatures.Spec, Compared: true, Evidence: finding.Evidence{Source: source, Text: text},
+			}}
+		}
+	}
+	return nil
+}
+
+// refusedWebhook returns a fact about a pod that is not scheduled because no node advertises one of NVIDIA's resources,
+// if clients reject the TLS certificate of a pod that may have to set the pod's scheduler.
+func (f *Facts) refusedWebhook(pod *corev1.Pod) []signatures.Line {
+	if !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return strings.Contains(c.Message, "Insufficient nvidia.com/")
+	}) {
+		return nil
+	}
+	for i := range f.Snapshot.Pods {
+		server := &f.Snapshot.Pods[i]
+		if server.Namespace == pod.Namespace || !words.ContainsAny(server.Name, []string{"scheduler", "webhook"}) {
+			continue
+		}
+		if e, found := f.GrepLogs(server, "remote error: tls: "); found {
+			e.Text = "webhook certificate: clients of " + server.Namespace + "/" + server.Name + " reject it: " + e.Text
+			return []signatures.Line{{Place: signatures.Spec, Compared: true, Evidence: e}}
+		}
 	}
 	return nil
 }

@@ -373,11 +373,15 @@ func describeHolders(f *facts.Facts, pod *corev1.Pod, name corev1.ResourceName, 
 	}
 	var all, used int64
 	var holders []finding.Evidence
+	app := pod.Labels[instance]
+	shared := app != ""
 	for _, n := range f.Nodes {
 		all += n.Allocatable(name)
 		for _, other := range n.Pods {
 			if holds := facts.Demand(other)[name]; holds > 0 && !facts.Ended(other) && n.Allocatable(name) > 0 {
 				used += holds
+				shared = shared && other.Namespace == pod.Namespace && other.Labels[instance] == app &&
+					facts.CreatorOf(other) != facts.CreatorOf(pod)
 				holders = append(holders, finding.Evidence{
 					Source: facts.PodObject(other).String() + " on " + n.Object().String(),
 					Text:   fmt.Sprintf("%s: %d of %d", name, holds, n.Allocatable(name)),
@@ -397,4 +401,15 @@ func describeHolders(f *facts.Facts, pod *corev1.Pod, name corev1.ResourceName, 
 			"1). Otherwise, wait, or add nodes.",
 		Commands: []string{shell.Command("kubectl -n %s get pod %s -o yaml", pod.Namespace, pod.Name)},
 	}
+	if shared {
+		issue.Title = fmt.Sprintf("several pods of the app %s request %s, but the nodes have only %d", app, name, all)
+		issue.Cause = "Other pods of the app hold all of it, so this pod waits as long as they run."
+		issue.Fix.Text = "Request the device only in the pods of the app that use it; web servers and databases do " +
+			"not. If the chart sets the request for all pods of the app, override it for the others, or update the " +
+			"chart. Alternatively, let the device plugin share each device among as many pods (Intel's plugin: " +
+			"-shared-dev-num). Deleting the pods that hold it does not help."
+	}
 }
+
+// instance is the label in which charts store the name of the release that a pod belongs to.
+const instance = "app.kubernetes.io/instance"

@@ -175,6 +175,7 @@ func (s *Scheduler) elsewhere(namespace, claim string, roomy []*facts.Node) []fi
 // but may use others.
 //
 //	volume apart: claim NAME requires RULES; the pod may not use NODE (REASON); it may use NODES
+//	...; Pod NAME uses the claim on Node NAME and tolerates TAINT
 func VolumeApart(f *facts.Facts, pod *corev1.Pod) []finding.Evidence {
 	if !facts.Unscheduled(pod) || !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return VolumeElsewhere(c.Message)
@@ -188,7 +189,7 @@ func VolumeApart(f *facts.Facts, pod *corev1.Pod) []finding.Evidence {
 		claim := v.PersistentVolumeClaim.ClaimName
 		name, required := facts.AffinityOf(f, pod.Namespace, claim)
 		var apart, others []string
-		usable := false
+		usable, user := false, ""
 		for _, n := range f.Nodes {
 			t, attaches := untolerated(pod, n), admits(required, []*facts.Node{n})
 			switch selects := Selects(pod, n); {
@@ -199,6 +200,15 @@ func VolumeApart(f *facts.Facts, pod *corev1.Pod) []finding.Evidence {
 				usable = true
 			case t != nil:
 				apart = append(apart, placeOf(n)+" (taint "+facts.TaintText(t)+")")
+				if at := slices.IndexFunc(n.Pods, func(other *corev1.Pod) bool {
+					return other.Namespace == pod.Namespace && !facts.Ended(other) && untolerated(other, n) == nil &&
+						selects && slices.ContainsFunc(other.Spec.Volumes, func(v corev1.Volume) bool {
+						return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim
+					})
+				}); at >= 0 {
+					user = "; Pod " + n.Pods[at].Name + " uses the claim on Node " + n.Name + " and tolerates " +
+						facts.TaintText(t)
+				}
 			case !selects:
 				apart = append(apart, placeOf(n)+" ("+words.Joined(MissingLabels(pod.Spec, n))+")")
 			default:
@@ -210,7 +220,7 @@ func VolumeApart(f *facts.Facts, pod *corev1.Pod) []finding.Evidence {
 				Source: "PersistentVolume " + name + " .spec.nodeAffinity, labels and taints of the nodes, and " +
 					facts.PodObject(pod).String() + " .spec",
 				Text: "volume apart: claim " + claim + " requires " + rulesOf(required) + "; the pod may not use " +
-					few(apart) + "; it may use " + few(others),
+					few(apart) + "; it may use " + few(others) + user,
 			}}
 		}
 	}
