@@ -86,7 +86,6 @@ import (
 //	driver in DIR, not mounted in the pod of IMAGE               on a platform with such a directory
 //	operator: driver disabled(, toolkit disabled) on PLATFORM    in the ClusterPolicy, for pods of the operator
 //	silent: container NAME for AGE(, with MODEL from Hugging Face through Xet), after: LINE
-//	only 500: all NUMBER requests, such as POST PATH         a server's log
 //	left over: Pod NAMESPACE/NAME of KIND NAME: its master succeeded    the job has finished
 //	conflict: denied PATH, claim NAME at PATH, fsGroup NUMBER    the user cannot write to the volume's top directory
 //	conflict: limit volcano.sh/NAME, no deviceshare.NAME in ConfigMap NAMESPACE/NAME
@@ -114,7 +113,7 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.heldVolume, f.waitsForBinding, f.unexpanded, f.defaultLimit, f.OtherDomain, f.otherKubelet, f.driverElsewhere,
 		f.switchedOff, f.missingFile, f.mountedTwice, f.refusedByPeer, f.movedPort, f.silent, f.withoutDeviceshare,
 		f.LeftOver, f.smiWorks, f.lostAMD, f.offersNone, f.foreignDevice, f.ofKernel, f.unselected, f.keptFile,
-		f.unmounted, f.countedByPeer, f.npusOfNode, f.withoutGPU, f.only500,
+		f.unmounted, f.countedByPeer, f.npusOfNode, f.withoutGPU,
 	}
 	if nodes[0] == nil {
 		all = slices.Concat(f.unadvertised(pod), f.keptOff(pod), f.leftTaint(pod), f.largeVGPUs(pod),

@@ -1,9 +1,7 @@
 package facts
 
 import (
-	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -61,24 +59,6 @@ func (f *Facts) silent(pod *corev1.Pod, _ *Node) (source, text string) {
 	}
 	return last.Source + ", and .args and .env of container " + name,
 		"silent: container " + name + " for " + words.AgeText(f.Now.Sub(last.Time)) + with + ", after: " + last.Text
-}
-
-// posted matches a request in an access log, with its path and its status.
-var posted = regexp.MustCompile(`"POST (/\S+)[^"]*" (\d{3})\b`)
-
-// only500 reports a server that runs, but answers all of at least three requests in its log with an internal error.
-func (f *Facts) only500(pod *corev1.Pod, _ *Node) (source, text string) {
-	if pod.Status.Phase != corev1.PodRunning || !f.UsesGPU(pod) {
-		return "", ""
-	}
-	for _, l := range f.LogsOf(pod) {
-		all := posted.FindAllStringSubmatch(l.Text, -1)
-		if len(all) >= repeatedTimes && !l.Previous &&
-			!slices.ContainsFunc(all, func(m []string) bool { return m[2] != "500" }) {
-			return LogSource(l), fmt.Sprintf("only 500: all %d requests, such as POST %s", len(all), all[0][1])
-		}
-	}
-	return "", ""
 }
 
 // withoutDeviceshare reports a pod that requests a share of a GPU from Volcano, if the scheduler's deviceshare plugin
