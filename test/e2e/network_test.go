@@ -117,7 +117,8 @@ func (n *network) partition(args ...string) result {
 func TestLoss(t *testing.T) {
 	n := setupNetwork(t)
 	r := n.plugin("network", "loss", "-n", n.namespace, "--pod", "a", "--to", "pod/b", "--percent", "40", "--yes")
-	n.says(r, 0, "numgen random mod 100 < 40", "some of the copies (28) of a UDP packet to "+n.ips["b"], "losing packets on node")
+	n.says(r, 0, "numgen random mod 100 < 40", "some of the copies (28) of a UDP packet to "+n.ips["b"],
+		"losing packets on node")
 	// 40 are expected, with a standard deviation of 5
 	if lost := n.lost("a", "b"); lost < 10 || lost > 70 {
 		t.Errorf("%d of 100 packets were lost, wanted about 40", lost)

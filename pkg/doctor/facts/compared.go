@@ -18,7 +18,7 @@ import (
 // compared returns these facts about a pod, one per line:
 //
 //	advertised: no node has RESOURCE, and the cluster has no device plugin for it    for resources of other vendors
-//	vgpu: N of the N GPUs of Node NAME have vgpu-memory SIZE (smallest: SIZE), container NAME requests N
+//	vgpu: N of N GPUs of Node NAME have vgpu-memory SIZE (smallest: SIZE), container NAME requests N
 //	vgpu fits: ...                   the same, if the GPUs are large enough
 //	webhook certificate: clients of NAMESPACE/NAME reject it: LINE    of HAMi's webhook, which sets schedulers
 //	conflict: STRATEGY refused       the toolkit ignores how the device plugin passes GPUs to the pod

@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/count"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
@@ -113,8 +114,8 @@ func (f *Facts) largeVGPUs(pod *corev1.Pod) []signatures.Line {
 				continue
 			}
 			most, source = large, n.Object().String()+" .metadata.annotations["+vgpuRegister+"]"
-			text = fmt.Sprintf("vgpu: %d of the %d GPUs of %s have vgpu-memory %d (smallest: %d), container %s "+
-				"requests %d", large, all, n.Object(), memory, smallest, c.Name, want)
+			text = fmt.Sprintf("vgpu: %d of %s of %s have vgpu-memory %d (smallest: %d), container %s "+
+				"requests %d", large, count.Of(all, "GPU"), n.Object(), memory, smallest, c.Name, want)
 			if large >= want {
 				text = "vgpu fits: " + strings.TrimPrefix(text, "vgpu: ")
 			}

@@ -119,8 +119,8 @@ func (set *Set) candidates(line string) []int {
 }
 
 // Best returns the best matches of the signatures in the lines of one pod or node. It prefers likely signatures to
-// possible ones, and earlier lines to later ones; in one line, signatures that a fact confirms (Signature.Also) to others.
-// If there are two matches and neither is likely, it returns both.
+// possible ones, and earlier lines to later ones. For one line, it prefers a signature that a fact confirms
+// (Signature.Also). If there are two matches and neither is likely, it returns both.
 func (set *Set) Best(lines []Line) []Match {
 	var all []Match
 	for _, line := range lines {
@@ -149,8 +149,11 @@ func (set *Set) Best(lines []Line) []Match {
 				continue
 			}
 			if s.Confidence == finding.Likely {
-				if likely = []Match{m}; s.also != nil {
-					return likely
+				if m.Also != nil && (len(likely) == 0 || m.Also.Place == Spec) {
+					return []Match{m}
+				}
+				if len(likely) == 0 {
+					likely = []Match{m}
 				}
 				continue
 			}

@@ -246,11 +246,15 @@ func gpuCountCheck() engine.Check {
 
 func checkCount(f *facts.Facts, r *engine.Result, n *facts.Node) {
 	v := n.GPUs()
-	fix :=
-		finding.Fix{Text: "Cordon the node, because pods can still be given the missing GPU. Find out why it is missing: lspci -d 10de: on the node shows the GPUs on the bus, and dmesg shows the driver's messages. When the GPU is back, restart the device plugin pod, " +
-			"which counts GPUs only at startup, and uncordon the node.", Commands: []string{
-			shell.Command("kubectl cordon %s", n.Name), shell.OnHost(n.Name, "lspci -d 10de:"), shell.OnHost(n.Name, "sudo dmesg | grep -e NVRM -e pcieport"),
-		}}
+	fix := finding.Fix{
+		Text: "Cordon the node, because pods can still be given the missing GPU. Find out why it is missing: lspci -d " +
+			"10de: on the node shows the GPUs on the bus, and dmesg shows the driver's messages. When the GPU is back, " +
+			"restart the device plugin pod, which counts GPUs only at startup, and uncordon the node.",
+		Commands: []string{
+			shell.Command("kubectl cordon %s", n.Name), shell.OnHost(n.Name, "lspci -d 10de:"),
+			shell.OnHost(n.Name, "sudo dmesg | grep -e NVRM -e pcieport"),
+		},
+	}
 	if v.SMI != nil {
 		shown, onBus := len(v.SMI.GPUs), facts.GPUAddresses(n)
 		var missing []string
