@@ -21,19 +21,30 @@ import (
 //
 //	startup taint KEY left on NODE: Pod NAMESPACE/NAME has been ready there for AGE
 func (f *Facts) leftTaint(pod *corev1.Pod) []signatures.Line {
+	if !Unscheduled(pod) {
+		return nil
+	}
+	return Once(f, leftTaints)
+}
+
+// startupTaints are lines about startup taints that are left on nodes.
+type startupTaints []signatures.Line
+
+// leftTaints returns the line about the first node with such a taint.
+func leftTaints(f *Facts) startupTaints {
 	for _, n := range f.Nodes {
 		for i := range n.Spec.Taints {
 			key := n.Spec.Taints[i].Key
 			domain, ok := strings.CutSuffix(key, "/agent-not-ready")
-			agent, _, _ := strings.Cut(strings.TrimPrefix(domain, "node."), ".")
-			if !ok || !Unscheduled(pod) {
+			if !ok {
 				continue
 			}
+			agent, _, _ := strings.Cut(strings.TrimPrefix(domain, "node."), ".")
 			for _, p := range n.Pods {
 				owner := metav1.GetControllerOf(p)
 				if age := UpFor(f, p); owner != nil && owner.Kind == "DaemonSet" && age >= stuckTaint &&
 					strings.HasPrefix(owner.Name+"-", agent+"-") {
-					return []signatures.Line{{Place: signatures.Spec, Compared: true, Evidence: finding.Evidence{
+					return startupTaints{{Place: signatures.Spec, Compared: true, Evidence: finding.Evidence{
 						Source: n.Object().String() + " .spec.taints and " + PodObject(p).String() + " .status",
 						Text: fmt.Sprintf("startup taint %s left on %s: Pod %s/%s has been ready there for %s", key,
 							n.Name, p.Namespace, p.Name, words.AgeText(age)),

@@ -90,6 +90,9 @@ func (f *Facts) largeVGPUs(pod *corev1.Pod) []signatures.Line {
 	for c := range Containers(pod) {
 		number, each := c.Resources.Limits["volcano.sh/vgpu-number"], c.Resources.Limits["volcano.sh/vgpu-memory"]
 		want, memory := number.Value(), each.Value()
+		if want == 0 {
+			continue
+		}
 		var text, source string
 		most := int64(-1)
 		for _, n := range f.Nodes {
@@ -110,7 +113,7 @@ func (f *Facts) largeVGPUs(pod *corev1.Pod) []signatures.Line {
 					smallest = has
 				}
 			}
-			if want == 0 || all < want || large <= most {
+			if all < want || large <= most {
 				continue
 			}
 			most, source = large, n.Object().String()+" .metadata.annotations["+vgpuRegister+"]"
@@ -137,9 +140,8 @@ func (f *Facts) refusedWebhook(pod *corev1.Pod) []signatures.Line {
 	}) {
 		return nil
 	}
-	for i := range f.Snapshot.Pods {
-		server := &f.Snapshot.Pods[i]
-		if server.Namespace == pod.Namespace || !words.ContainsAny(server.Name, []string{"scheduler", "webhook"}) {
+	for _, server := range Once(f, webhookServers) {
+		if server.Namespace == pod.Namespace {
 			continue
 		}
 		if e, found := f.GrepLogs(server, "remote error: tls: "); found {
@@ -148,6 +150,19 @@ func (f *Facts) refusedWebhook(pod *corev1.Pod) []signatures.Line {
 		}
 	}
 	return nil
+}
+
+// servers are pods that serve a webhook.
+type servers []*corev1.Pod
+
+// webhookServers returns the pods that are named after a scheduler or webhook.
+func webhookServers(f *Facts) (all servers) {
+	for i := range f.Snapshot.Pods {
+		if words.ContainsAny(f.Snapshot.Pods[i].Name, []string{"scheduler", "webhook"}) {
+			all = append(all, &f.Snapshot.Pods[i])
+		}
+	}
+	return all
 }
 
 // hasPluginFor reports whether a DaemonSet or a pod may advertise the resource: its name or image contains the vendor's

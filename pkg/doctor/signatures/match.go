@@ -119,15 +119,16 @@ func (set *Set) candidates(line string) []int {
 }
 
 // Best returns the best matches of the signatures in the lines of one pod or node. It prefers likely signatures to
-// possible ones, and earlier lines to later ones. For one line, it prefers a signature that a fact confirms
+// possible ones, and earlier lines to later ones. For one line, it prefers a decisive signature that a fact confirms
 // (Signature.Also). If there are two matches and neither is likely, it returns both.
 func (set *Set) Best(lines []Line) []Match {
 	var all []Match
+	facts := slices.ContainsFunc(lines, func(line Line) bool { return line.Place == Spec })
 	for _, line := range lines {
 		var likely []Match
 		for _, i := range set.candidates(line.Evidence.Text) {
 			s := set.all[i]
-			if len(likely) > 0 && (s.also == nil || s.Runs) { // Runs is about programs that do not fail
+			if len(likely) > 0 && (s.also == nil || !s.Decisive) {
 				continue
 			}
 			if !s.isFor(line.Place) || s.Confidence != finding.Likely && len(all) == 2 ||
@@ -149,7 +150,7 @@ func (set *Set) Best(lines []Line) []Match {
 				continue
 			}
 			if s.Confidence == finding.Likely {
-				if m.Also != nil && (len(likely) == 0 || m.Also.Place == Spec) {
+				if m.Also != nil && (len(likely) == 0 || m.Also.Place == Spec) || !facts {
 					return []Match{m}
 				}
 				if len(likely) == 0 {
