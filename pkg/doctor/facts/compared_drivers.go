@@ -87,11 +87,7 @@ func (f *Facts) offersNone(plugin *corev1.Pod, n *Node) (source, text string) {
 		return "", ""
 	}
 	resources := OfferedBy(plugin)
-	for i := range f.Snapshot.Pods {
-		pod := &f.Snapshot.Pods[i]
-		if !Unscheduled(pod) {
-			continue
-		}
+	for _, pod := range Once(f, findUnscheduled) {
 		for name := range Demand(pod) {
 			if _, has := n.Status.Capacity[name]; !has && words.ContainsAny(string(name), resources) {
 				return n.Object().String() + " .status.capacity", "offers none: no " + string(name) + " on the node, " +

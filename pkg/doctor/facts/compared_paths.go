@@ -197,6 +197,9 @@ var unread = regexp.MustCompile(`(?i)(?:can ?not|can't|could not|unable to|faile
 // unmounted reports a ConfigMap that may contain the configuration file that this pod does not find. Another pod in the
 // namespace mounts the ConfigMap, while this pod mounts other objects in the same directory.
 func (f *Facts) unmounted(pod *corev1.Pod, _ *Node) (source, text string) {
+	if !slices.ContainsFunc(f.LogsOf(pod), func(l *snapshot.Log) bool { return unread.MatchString(l.Text) }) {
+		return "", ""
+	}
 	own := mountedMaps(pod)
 	for i := range f.Snapshot.Pods {
 		other := &f.Snapshot.Pods[i]
@@ -206,8 +209,7 @@ func (f *Facts) unmounted(pod *corev1.Pod, _ *Node) (source, text string) {
 		maps := mountedMaps(other)
 		for _, dir := range words.SortedKeys(maps) {
 			has, ok := own[dir]
-			if ok && len(has) == 0 && len(maps[dir]) == 1 && slices.ContainsFunc(f.LogsOf(pod),
-				func(l *snapshot.Log) bool { return unread.MatchString(l.Text) }) {
+			if ok && len(has) == 0 && len(maps[dir]) == 1 {
 				return PodObject(pod).String() + " and " + PodObject(other).String() + " .spec.volumes, and the log",
 					"unmounted: ConfigMap " + maps[dir][0] + ", which Pod " + other.Name + " has at " + dir
 			}

@@ -97,13 +97,26 @@ func (f *comparer) cordonedRoom(
 // Workload.
 const gatedFor = 10 * time.Minute
 
+// admitted is true for the namespaces with a Workload that Kueue has admitted.
+type admitted map[string]bool
+
+func findAdmitted(f *Facts) admitted {
+	all := admitted{}
+	for i := range f.Snapshot.Queued {
+		if w := &f.Snapshot.Queued[i]; w.GetKind() == "Workload" && isTrue(w, "Admitted") && !IsFinished(w) {
+			all[w.GetNamespace()] = true
+		}
+	}
+	return all
+}
+
 // AdmittedButGated returns evidence that Kueue has admitted a pod's Workload, which has room for the pod, but has not
 // removed the pod's scheduling gate. It returns nothing while another Workload for the pod, such as the next slice of
 // an elastic job, is not admitted.
 func (f *Facts) AdmittedButGated(pod *corev1.Pod) (all []finding.Evidence) {
 	if f.Age(pod) < gatedFor || !slices.ContainsFunc(pod.Spec.SchedulingGates, func(g corev1.PodSchedulingGate) bool {
 		return strings.HasPrefix(g.Name, kueueGroup+"/")
-	}) {
+	}) || !Once(f, findAdmitted)[pod.Namespace] {
 		return nil
 	}
 	const workload, podset = kueueGroup + "/workload", kueueGroup + "/podset"

@@ -194,6 +194,18 @@ func Unscheduled(pod *corev1.Pod) bool {
 	return pod.Spec.NodeName == "" && pod.Status.Phase == corev1.PodPending && pod.DeletionTimestamp == nil
 }
 
+// unscheduled are the pods that are waiting for a node.
+type unscheduled []*corev1.Pod
+
+func findUnscheduled(f *Facts) (all unscheduled) {
+	for i := range f.Snapshot.Pods {
+		if pod := &f.Snapshot.Pods[i]; Unscheduled(pod) {
+			all = append(all, pod)
+		}
+	}
+	return all
+}
+
 // PodsWaitingFor returns the unscheduled pods ("namespace/name") that request a resource whose name contains one of the
 // strings.
 func (f *Facts) PodsWaitingFor(resources []string) []string {

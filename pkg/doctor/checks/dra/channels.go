@@ -20,24 +20,26 @@ import (
 // equals matches a condition on an attribute in the selector of a DeviceClass.
 var equals = regexp.MustCompile(`\.attributes\[["'][\w./-]+["']\]\.(\w+) == (?:["']([^"']*)["']|(\d+))`)
 
-// selects reports whether a device has the attributes that a DeviceClass requires. It evaluates only conditions joined
-// with &&.
-func selects(class *resourcev1.DeviceClass, d *resourcev1.Device) bool {
+// conditions returns the attributes that a DeviceClass requires, as submatches of equals. It reads only conditions that
+// are joined with &&.
+func conditions(class *resourcev1.DeviceClass) (all [][]string) {
 	if class == nil {
-		return true
+		return nil
 	}
 	for _, s := range class.Spec.Selectors {
-		if s.CEL == nil || strings.Contains(s.CEL.Expression, "||") || strings.Contains(s.CEL.Expression, "!") {
-			continue
-		}
-		for _, m := range equals.FindAllStringSubmatch(s.CEL.Expression, -1) {
-			if a := d.Attributes[resourcev1.QualifiedName(m[1])]; !(a.StringValue != nil && *a.StringValue == m[2] ||
-				a.IntValue != nil && fmt.Sprint(*a.IntValue) == m[3]) {
-				return false
-			}
+		if s.CEL != nil && !strings.Contains(s.CEL.Expression, "||") && !strings.Contains(s.CEL.Expression, "!") {
+			all = append(all, equals.FindAllStringSubmatch(s.CEL.Expression, -1)...)
 		}
 	}
-	return true
+	return all
+}
+
+// meets reports whether a device has the required attributes.
+func meets(wanted [][]string, d *resourcev1.Device) bool {
+	return !slices.ContainsFunc(wanted, func(m []string) bool {
+		a := d.Attributes[resourcev1.QualifiedName(m[1])]
+		return !(a.StringValue != nil && *a.StringValue == m[2] || a.IntValue != nil && fmt.Sprint(*a.IntValue) == m[3])
+	})
 }
 
 // required matches a condition on an attribute, as a whole.
@@ -159,7 +161,7 @@ func devices(f *facts.Facts, driver string, class *resourcev1.DeviceClass) (tota
 			}
 		}
 	}
-	newest := map[string]int64{}
+	wanted, newest := conditions(class), map[string]int64{}
 	for _, s := range f.ResourceSlices {
 		if s.Spec.Driver == driver {
 			newest[s.Spec.Pool.Name] = max(newest[s.Spec.Pool.Name], s.Spec.Pool.Generation)
@@ -171,7 +173,7 @@ func devices(f *facts.Facts, driver string, class *resourcev1.DeviceClass) (tota
 			continue
 		}
 		for j := range s.Devices {
-			if d := &s.Devices[j]; selects(class, d) {
+			if d := &s.Devices[j]; meets(wanted, d) {
 				total++
 				if !taken[[2]string{s.Pool.Name, d.Name}] {
 					free++

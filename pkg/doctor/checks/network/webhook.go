@@ -17,8 +17,8 @@ const ofWebhook = "webhook"
 
 // silentWebhook matches the API server's message about a webhook that does not respond: its name, and the name and
 // namespace of its Service.
-var silentWebhook = regexp.MustCompile(`failed calling webhook "([^"]+)".*Post "?https://([a-z0-9][-a-z0-9]*)\.([a-z0-9][-a-z0-9]*)\.svc\b` +
-	`.*(?:deadline exceeded|i/o timeout|Client\.Timeout|TLS handshake timeout)`)
+var silentWebhook = regexp.MustCompile(`failed calling webhook "([^"]+)".*` +
+	`Post "?https://([a-z0-9][-a-z0-9]*)\.([a-z0-9][-a-z0-9]*)\.svc\b.*(?:deadline exceeded|i/o timeout|Client\.Timeout|TLS handshake timeout)`)
 
 // checkWebhooks reports NetworkPolicies that keep the API server from an admission webhook, so that pods cannot be
 // created. To policies, the API server is not a pod: it connects from a node's address or from outside the cluster.
@@ -49,19 +49,23 @@ func checkWebhooks(f *facts.Facts, r *engine.Result) {
 func unreachable(x facts.Refusal, webhook string, w wanted, by []*networkingv1.NetworkPolicy) finding.Finding {
 	policy := finding.Object{Kind: "NetworkPolicy", Namespace: by[0].Namespace, Name: by[0].Name}
 	return finding.Finding{
-		Title: fmt.Sprintf("the NetworkPolicy %s/%s keeps the API server from the admission webhook %s, so no pod can be created",
-			policy.Namespace, policy.Name, webhook),
+		Title: fmt.Sprintf("the NetworkPolicy %s/%s keeps the API server from the admission webhook %s, so pods are "+
+			"rejected", policy.Namespace, policy.Name, webhook),
 		Object: x.Owner, Subject: policy, Confidence: finding.Likely, As: ofWebhook,
 		Evidence: []finding.Evidence{
 			facts.Quote(x.Event),
 			finding.FieldEvidence(policy, ".spec.ingress", "no rule admits connections from outside of the cluster's pods"),
 		},
 		Fix: finding.Fix{
-			Text: fmt.Sprintf("Let the API server reach the webhook: add an ingress rule for the pods of %s, for %s %d, "+
-				"without a from field (the API server connects from an address that pod and namespace selectors never "+
-				"match). Until then, all pods that the webhook is called for are rejected.",
-				w.name, w.Protocol, w.Connection.Port),
-			Commands: []string{shell.Command("kubectl -n %s edit networkpolicy %s", policy.Namespace, policy.Name)},
+			// Anyone who can create events can write the message, so a rule for everybody is not the first advice.
+			Text: fmt.Sprintf("Check that a webhook configuration really names %s. Then let the API server reach it: add "+
+				"an ingress rule for its pods, for %s %d only, from the addresses of the control plane (ipBlock; "+
+				"selectors of pods and namespaces never match the API server). Only if these addresses are unknown, omit "+
+				"from: all clients can then reach this port.", w.name, w.Protocol, w.Connection.Port),
+			Commands: []string{
+				"kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations",
+				shell.Command("kubectl -n %s edit networkpolicy %s", policy.Namespace, policy.Name),
+			},
 		},
 	}
 }

@@ -2,6 +2,9 @@ package scheduler
 
 import (
 	"cmp"
+	"fmt"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -72,7 +75,10 @@ func (s *Scheduler) pinned(pod *corev1.Pod, want map[corev1.ResourceName]int64, 
 // leftGated describes a pod that still has Kueue's scheduling gate although Kueue admitted the pod's Workload.
 func (s *Scheduler) leftGated(pod *corev1.Pod, v *verdict) {
 	admitted := s.F.AdmittedButGated(pod)
-	if len(admitted) == 0 {
+	at := slices.IndexFunc(pod.Spec.SchedulingGates, func(g corev1.PodSchedulingGate) bool {
+		return strings.HasPrefix(g.Name, "kueue.x-k8s.io/")
+	})
+	if len(admitted) == 0 || at < 0 {
 		return
 	}
 	v.Id, v.Severity, v.Confidence = "sched.unschedulable", finding.Error, finding.Likely
@@ -85,8 +91,10 @@ func (s *Scheduler) leftGated(pod *corev1.Pod, v *verdict) {
 			"kueue#14129): update Kueue. Until then, restart the job, or remove the gate from this pod.",
 		Commands: []string{
 			shell.Command("kubectl -n %s get workloads.kueue.x-k8s.io -o wide", pod.Namespace),
-			shell.Command("kubectl -n %s patch pod %s --type json -p %s", pod.Namespace, pod.Name,
-				`[{"op":"remove","path":"/spec/schedulingGates/0"}]`),
+			// The test keeps a gate of another controller, if the order has changed.
+			shell.Command("kubectl -n %s patch pod %s --type json -p %s", pod.Namespace, pod.Name, fmt.Sprintf(
+				`[{"op":"test","path":"/spec/schedulingGates/%[1]d/name","value":%[2]q},`+
+					`{"op":"remove","path":"/spec/schedulingGates/%[1]d"}]`, at, pod.Spec.SchedulingGates[at].Name)),
 		},
 	}
 }
