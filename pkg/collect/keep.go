@@ -29,6 +29,8 @@ type keeper struct {
 	// left contains pods that are not kept, and unwell contains kept pods that are unhealthy. Few events about the
 	// remaining pods are kept.
 	left, unwell map[types.NamespacedName]bool
+	// programs maps images to whether doctor knows a defect in some of their releases.
+	programs map[string]bool
 
 	texts       map[string]string
 	labels      map[string]map[string]string
@@ -43,7 +45,7 @@ func newKeeper(now time.Time, also func(*corev1.Pod) bool) *keeper {
 	return &keeper{
 		now: now, also: also, gpuNodes: map[string]bool{}, operands: map[string]bool{},
 		left: map[types.NamespacedName]bool{}, unwell: map[types.NamespacedName]bool{},
-		texts: map[string]string{}, labels: map[string]map[string]string{},
+		programs: map[string]bool{}, texts: map[string]string{}, labels: map[string]map[string]string{},
 		containers: pool[corev1.Container]{}, volumes: pool[corev1.Volume]{}, tolerations: pool[corev1.Toleration]{},
 		owners: pool[metav1.OwnerReference]{},
 	}
@@ -118,7 +120,7 @@ func (k *keeper) matters(pod *corev1.Pod, well bool) bool {
 	switch {
 	case k.operands[pod.Namespace], pod.Spec.RuntimeClassName != nil, wantsSome(pod), touchesCUDA(pod):
 		return true
-	case facts.ComponentOf(pod.Labels, &pod.Spec) != "", facts.Serves(pod):
+	case facts.ComponentOf(pod.Labels, &pod.Spec) != "", facts.Serves(pod), k.hasProgram(pod):
 		return true
 	case well:
 		return false
@@ -126,6 +128,22 @@ func (k *keeper) matters(pod *corev1.Pod, well bool) bool {
 		return true
 	}
 	return k.gpuNodes[pod.Spec.NodeName] || isSystem(pod.Namespace)
+}
+
+// hasProgram reports whether doctor needs the release of a program in the pod, such as a scheduler or a webhook.
+func (k *keeper) hasProgram(pod *corev1.Pod) bool {
+	for i := range pod.Spec.Containers {
+		image := pod.Spec.Containers[i].Image
+		known, ok := k.programs[image]
+		if !ok {
+			known = facts.IsProgram(image)
+			k.programs[strings.Clone(image)] = known
+		}
+		if known {
+			return true
+		}
+	}
+	return false
 }
 
 // wantsSome reports whether a pod requests GPUs, even under a wrong name or from another vendor.

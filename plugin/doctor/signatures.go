@@ -81,7 +81,11 @@ doctor --signatures FILE adds your own. The file contains the list "signatures" 
 
 Optional fields: in (event, status, log, kernel, unit or spec; by default the first three), also and
 unless (a line from the same pod that must, or must not, exist), platforms (a different fix on talos, gke,
-eks, ...), runs (true if the message indicates a problem even if the pod is running).
+eks, ...), runs (true if the message indicates a problem even if the pod is running), defect (the signature
+applies only if the failed pod, or else the cluster, runs a release of a program with the defect; {version}
+is this release):
+
+    defect: {images: [example/scheduler], since: v1.2.0, fixed: [v1.3.4, v1.4.1]}
 
 also, unless and in: [spec] can also match facts about the pod and its node, one per line:
 

@@ -249,7 +249,7 @@ func take(f *facts.Facts, found *finding.Finding, m signatures.Match, pods []*co
 			found.Fix.Commands = append(found.Fix.Commands, command)
 		}
 	}
-	if m.Also != nil && (m.Also.Compared || m.Also.Place == signatures.Kernel ||
+	if m.Also != nil && (m.Version != "" || m.Also.Compared || m.Also.Place == signatures.Kernel ||
 		m.Line.Place == signatures.Spec && m.Also.Place != signatures.Spec) {
 		addEvidence(found, m.Also.Evidence)
 	}
@@ -283,6 +283,9 @@ func values(m signatures.Match, pods []*corev1.Pod, node *facts.Node) filling {
 	}
 	if node != nil {
 		v["node"] = node.Name
+	}
+	if m.Version != "" {
+		v["version"] = m.Version
 	}
 	for i, group := range m.Groups() {
 		v[fmt.Sprint(i)] = words.Clip(strings.TrimSpace(group))

@@ -76,7 +76,7 @@ func (f *Facts) Lines(pods []*corev1.Pod, node *Node) []signatures.Line {
 	if node != nil {
 		all = append(all, node.specOf()...)
 	}
-	return all
+	return append(all, Once(f, programsOf)...)
 }
 
 // linesOnce returns the lines about a pod or node. It caches them, because several checks need them.

@@ -25,8 +25,11 @@ type Match struct {
 	*Signature
 	Line   Line
 	groups []string
-	// Also is the line that the signature's Also pattern matches, if any.
+	// Also is the line that the signature's Also pattern matches, if any. For a signature with a defect and no such
+	// pattern, it is the line that contains the release.
 	Also *Line
+	// Version is the release that has the signature's defect.
+	Version string
 }
 
 // Groups returns the groups matched by Match, followed by those matched by Also. The first is the whole match.
@@ -41,6 +44,7 @@ type Set struct {
 	by     map[[prefix]byte][]entry
 	starts [1 << 16]bool // whether a literal begins with these two bytes
 	always []int         // signatures without a literal that all their matches contain
+	names  []string      // the names of images with defects
 	// running contains the signatures that also apply to running pods, and decisive those that name the root cause
 	// regardless of other findings.
 	running, decisive *Set
@@ -76,6 +80,9 @@ func keep(all []*Signature, when func(*Signature) bool) []*Signature {
 func newSet(all []*Signature) *Set {
 	set := &Set{all: all, by: map[[prefix]byte][]entry{}}
 	for i, s := range all {
+		if s.Defect != nil {
+			set.names = append(set.names, s.Defect.Images...)
+		}
 		if len(s.literals) == 0 {
 			set.always = append(set.always, i)
 		}
@@ -85,6 +92,8 @@ func newSet(all []*Signature) *Set {
 			set.starts[int(text[0])<<8|int(text[1])] = true
 		}
 	}
+	slices.Sort(set.names)
+	set.names = slices.Compact(set.names)
 	return set
 }
 
@@ -139,7 +148,12 @@ func (set *Set) Best(lines []Line) []Match {
 			if !ok {
 				continue
 			}
-			m := Match{s, line, groups, nil}
+			m := Match{Signature: s, Line: line, groups: groups}
+			if s.Defect != nil {
+				if m.Also, m.Version = s.Defect.in(lines); m.Also == nil {
+					continue
+				}
+			}
 			if s.also != nil {
 				if m.Also = lineOf(s.also.compiled(), lines); m.Also == nil {
 					continue

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/packed"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/sorting"
 )
 
 //go:embed *.yaml
@@ -26,5 +27,14 @@ func builtin() ([]*Signature, error) {
 		}
 		all = append(all, some...)
 	}
+	sorting.StableFunc(all, func(a, b *Signature) int { return order(a) - order(b) })
 	return all, nil
+}
+
+// order returns 0 for a signature that applies only to certain releases, which takes precedence, and 1 for others.
+func order(s *Signature) int {
+	if s.Defect != nil {
+		return 0
+	}
+	return 1
 }

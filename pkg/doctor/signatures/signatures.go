@@ -68,6 +68,8 @@ type Signature struct {
 	// lines, and Unless must match none.
 	Also   string `json:"also,omitempty" yaml:"also"`
 	Unless string `json:"unless,omitempty" yaml:"unless"`
+	// Defect restricts the signature to certain releases of a program. {version} is the release.
+	Defect *Defect `json:"defect,omitempty" yaml:"defect"`
 	// Runs is true if the message is also a problem in a running pod, for example because its program runs without the
 	// GPU.
 	Runs bool `json:"runs,omitempty" yaml:"runs"`
@@ -284,6 +286,11 @@ func (s *Signature) compile() (field string, err error) {
 		return "match", fmt.Errorf("the regular expression matches every line")
 	}
 	s.literals = literalsOf(s.Match)
+	if s.Defect != nil {
+		if err := s.Defect.validate(); err != nil {
+			return "defect", err
+		}
+	}
 	for platform, fix := range s.Platforms {
 		if err := cmp.Or(s.placeholders([]string{fix.Fix}, false), s.placeholders(fix.Commands, true)); err != nil {
 			return "platforms", fmt.Errorf("platform %s: %w", platform, err)
@@ -304,6 +311,9 @@ func (s *Signature) compile() (field string, err error) {
 // placeholders returns an error if texts or commands contain a placeholder that has no value.
 func (s *Signature) placeholders(texts []string, commands bool) error {
 	known := []string{"namespace", "pod", "container", "node", "image"}
+	if s.Defect != nil {
+		known = append(known, "version")
+	}
 	count := s.match.compiled().NumSubexp()
 	if s.also != nil {
 		count += s.also.compiled().NumSubexp()

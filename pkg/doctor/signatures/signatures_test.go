@@ -1,6 +1,7 @@
 package signatures
 
 import (
+	"cmp"
 	"reflect"
 	"regexp"
 	"strings"
@@ -75,8 +76,12 @@ func TestExamples(t *testing.T) {
 		if s.Also != "" {
 			continue // the example is one of several lines
 		}
-		line := Line{Place: s.In[0], Evidence: finding.Evidence{Text: s.Example}}
-		if got := idOf(sets[s.Runs].Best([]Line{line})); got != s.ID {
+		lines := []Line{{Place: s.In[0], Evidence: finding.Evidence{Text: s.Example}}}
+		if s.Defect != nil {
+			image := s.Defect.Images[0] + ":" + cmp.Or(s.Defect.Since, "v0.0.1")
+			lines = append(lines, Line{Place: Spec, Evidence: finding.Evidence{Text: Program(image)}})
+		}
+		if got := idOf(sets[s.Runs].Best(lines)); got != s.ID {
 			t.Errorf("the example of %s is taken by %q: %s", s.ID, got, s.Example)
 		}
 	}
