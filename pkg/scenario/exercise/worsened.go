@@ -100,7 +100,8 @@ var bounds = []struct {
 }
 
 // unreasonable describes the first resource value of a container that is out of bounds and that the container did not
-// have before. If there is no such value, it returns "".
+// have before, or a memory limit that was removed. A limit below 512Mi can be removed, because it may have been the
+// problem. If there is no such value, it returns "".
 func unreasonable(was, is map[string]any) string {
 	for _, b := range bounds {
 		value, has := amountOf(is, b.list, b.resource)
@@ -118,6 +119,12 @@ func unreasonable(was, is map[string]any) string {
 		if bad != "" {
 			return fmt.Sprintf("resources.%s.%s is %s (before: %s), %s", b.list, b.resource, value.String(),
 				cmp.Or(map[bool]string{true: old.String()}[had], "none"), bad)
+		}
+	}
+	if old, had := amountOf(was, "limits", "memory"); had && old.Cmp(apiresource.MustParse("512Mi")) >= 0 {
+		if _, has := amountOf(is, "limits", "memory"); !has {
+			return fmt.Sprintf("resources.limits.memory was removed (before: %s), so it can use up the node's memory",
+				old.String())
 		}
 	}
 	return ""

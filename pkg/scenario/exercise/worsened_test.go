@@ -44,6 +44,13 @@ func TestWorsened(t *testing.T) {
 			"Deployment", container("resources: {limits: {memory: 32Mi}}"),
 			container("resources: {limits: {memory: 32Mi}}"), "",
 		},
+		"uses up the node's memory": {
+			"Deployment", container("resources: {limits: {memory: 2Gi}}"), deployment,
+			"resources.limits.memory was removed",
+		},
+		"without the limit that killed it": {
+			"Deployment", container("resources: {limits: {memory: 200Mi}}"), deployment, "",
+		},
 		"starts only where the image is": {
 			"Deployment", deployment, container("imagePullPolicy: Never"), "imagePullPolicy is Never",
 		},
