@@ -172,6 +172,13 @@ void serve_metrics(int port)
 	if (pthread_create(&thread, NULL, metrics_thread, (void *)(intptr_t)port) == 0) pthread_detach(thread);
 }
 
+// The step in a checkpoint, or 0.
+static long saved(const char *body)
+{
+	long step = 0;
+	return sscanf(body, "step %ld", &step) == 1 ? step : 0;
+}
+
 static void handle_store(int fd, struct request *r)
 {
 	static struct { char path[256], body[512]; } kept[64];
@@ -182,6 +189,7 @@ static void handle_store(int fd, struct request *r)
 	if (!strcmp(r->method, "GET")) answer(fd, i < count ? "200 OK" : "404 Not Found", i < count ? kept[i].body : "");
 	else if (strcmp(r->method, "PUT")) answer(fd, "405 Method Not Allowed", "");
 	else if (i == sizeof kept / sizeof *kept) answer(fd, "507 Insufficient Storage", "");
+	else if (i < count && saved(r->body) < saved(kept[i].body)) answer(fd, "409 Conflict", "the stored checkpoint has more steps\n");
 	else {
 		if (i == count) count++;
 		strcpy(kept[i].path, r->path);

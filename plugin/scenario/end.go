@@ -197,7 +197,7 @@ func endingText(e exercise.Ending) string {
 		for _, what := range e.NotCompared {
 			b.WriteString(what + "; ")
 		}
-		b.WriteString("files outside configuration directories, and legacy iptables rules")
+		b.WriteString("files outside configuration directories, kernel settings (sysctls), and legacy iptables rules")
 	}
 	return b.String()
 }

@@ -5,6 +5,7 @@ package shim
 import (
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -182,6 +183,21 @@ func TestTrainerResumes(t *testing.T) {
 				}
 			}
 		})
+	}
+	for step, want := range map[string]int{"step 39\n": http.StatusConflict, "step 80\n": http.StatusNoContent} {
+		url := fmt.Sprintf("http://127.0.0.1:%d/run", port)
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPut, url, strings.NewReader(step))
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+		if answer.StatusCode != want {
+			t.Errorf("saving %q after step 60: status %d, want %d", step, answer.StatusCode, want)
+		}
 	}
 	p := newPod(t)
 	p.env["CHECKPOINT"] = fmt.Sprintf("http://127.0.0.1:%d/run", freePort(t))

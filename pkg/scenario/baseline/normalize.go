@@ -76,7 +76,7 @@ func normalizeMetadata(kind schema.GroupKind, metadata map[string]any, since *Ba
 // noted reports whether the annotation of an object with this metadata is set by controllers.
 func noted(kind schema.GroupKind, name string, metadata map[string]any, since *Baseline) bool {
 	// Most annotations of nodes are set by kubelets, network plugins and detectors.
-	if kind == nodeKind && !slices.Contains(obeyed, name) && !byUser(name, metadata, since) {
+	if kind == nodeKind && !Obeyed(name) && !byUser(name, metadata, since) {
 		return true
 	}
 	domain, _, _ := strings.Cut(name, "/")
@@ -99,6 +99,9 @@ var obeyed = []string{
 	"volumes.kubernetes.io/controller-managed-attach-detach", "cluster-autoscaler.kubernetes.io/scale-down-disabled",
 	"karpenter.sh/do-not-disrupt",
 }
+
+// Obeyed reports whether controllers obey the annotation of a node.
+func Obeyed(name string) bool { return slices.Contains(obeyed, name) }
 
 // byUser reports whether the annotation of a node was set with kubectl, or by a client that had set nothing on nodes
 // before.

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/fault/ledger"
@@ -364,19 +363,6 @@ func probing(
 					Fields: []string{fmt.Sprintf("spec.template.spec.containers[%s].%s", name, kind)},
 				})
 			}
-		}
-	}
-	return all
-}
-
-// containersOf returns the containers of a workload's pod template, by name.
-func containersOf(workload map[string]any) map[string]map[string]any {
-	list, _, _ := unstructured.NestedSlice(workload, "spec", "template", "spec", "containers")
-	all := map[string]map[string]any{}
-	for _, each := range list {
-		container, _ := each.(map[string]any)
-		if name, _ := container["name"].(string); name != "" {
-			all[name] = container
 		}
 	}
 	return all

@@ -30,6 +30,8 @@ func worsened(
 		switch {
 		case d.Kind == baseline.Created && may(d.Ref) && len(finalizersOf(is)) > 0:
 			d.Note = baseline.HeldNote(finalizersOf(is)[0])
+		case d.Ref.Kind == kindNode && may(d.Ref):
+			d.Note = commanded(begin(d.Ref), is)
 		case inside && slices.Contains(workloads, d.Ref.Kind):
 			d.Note = cmp.Or(nextPodsFail(begin(d.Ref), is), tied(begin(d.Ref), is))
 		case inside && slices.Contains([]string{"Service", "NetworkPolicy"}, d.Ref.Kind):
@@ -45,6 +47,18 @@ func worsened(
 
 func finalizersOf(object map[string]any) []string {
 	return (&unstructured.Unstructured{Object: object}).GetFinalizers()
+}
+
+// commanded returns a note if a node has new annotations that controllers obey, or "".
+func commanded(was, is map[string]any) string {
+	before, now := (&unstructured.Unstructured{Object: was}).GetAnnotations(),
+		(&unstructured.Unstructured{Object: is}).GetAnnotations()
+	for _, name := range slices.Sorted(maps.Keys(now)) {
+		if baseline.Obeyed(name) && now[name] != before[name] {
+			return "controllers obey the annotation " + name
+		}
+	}
+	return ""
 }
 
 // noEviction returns a note if a PodDisruptionBudget allows no eviction at all, or "".
@@ -70,15 +84,17 @@ func nextPodsFail(was, is map[string]any) string {
 		return fmt.Sprintf("spec.updateStrategy.rollingUpdate.partition is %d, so changes have no effect on its pods",
 			partition)
 	}
-	had, has := containersOf(was), containersOf(is)
-	for _, name := range slices.Sorted(maps.Keys(has)) {
-		if has[name]["imagePullPolicy"] == string(corev1.PullNever) &&
-			had[name]["imagePullPolicy"] != string(corev1.PullNever) {
-			return "container " + name + ": imagePullPolicy is Never, so its pods start only on nodes that have the " +
-				"image"
-		}
-		if bad := unreasonable(had[name], has[name]); bad != "" {
-			return "container " + name + ": " + bad
+	for _, list := range []string{"initContainers", "containers"} {
+		had, has := containersIn(was, list), containersIn(is, list)
+		for _, name := range slices.Sorted(maps.Keys(has)) {
+			if has[name]["imagePullPolicy"] == string(corev1.PullNever) &&
+				had[name]["imagePullPolicy"] != string(corev1.PullNever) {
+				return "container " + name + ": imagePullPolicy is Never, so its pods start only on nodes that have " +
+					"the image"
+			}
+			if bad := unreasonable(had[name], has[name]); bad != "" {
+				return "container " + name + ": " + bad
+			}
 		}
 	}
 	return ""
@@ -100,8 +116,7 @@ var bounds = []struct {
 }
 
 // unreasonable describes the first resource value of a container that is out of bounds and that the container did not
-// have before, or a memory limit that was removed. A limit below 512Mi can be removed, because it may have been the
-// problem. If there is no such value, it returns "".
+// have before. If there is no such value, it returns "".
 func unreasonable(was, is map[string]any) string {
 	for _, b := range bounds {
 		value, has := amountOf(is, b.list, b.resource)
@@ -121,12 +136,6 @@ func unreasonable(was, is map[string]any) string {
 				cmp.Or(map[bool]string{true: old.String()}[had], "none"), bad)
 		}
 	}
-	if old, had := amountOf(was, "limits", "memory"); had && old.Cmp(apiresource.MustParse("512Mi")) >= 0 {
-		if _, has := amountOf(is, "limits", "memory"); !has {
-			return fmt.Sprintf("resources.limits.memory was removed (before: %s), so it can use up the node's memory",
-				old.String())
-		}
-	}
 	return ""
 }
 
@@ -138,4 +147,22 @@ func amountOf(container map[string]any, list, name string) (apiresource.Quantity
 	}
 	q, err := apiresource.ParseQuantity(fmt.Sprint(value))
 	return q, err == nil
+}
+
+// containersOf returns the containers of a workload's pod template, by name.
+func containersOf(workload map[string]any) map[string]map[string]any {
+	return containersIn(workload, "containers")
+}
+
+// containersIn returns the containers in a list of a workload's template, such as initContainers, by name.
+func containersIn(workload map[string]any, field string) map[string]map[string]any {
+	list, _, _ := unstructured.NestedSlice(workload, "spec", "template", "spec", field)
+	all := map[string]map[string]any{}
+	for _, each := range list {
+		container, _ := each.(map[string]any)
+		if name, _ := container["name"].(string); name != "" {
+			all[name] = container
+		}
+	}
+	return all
 }

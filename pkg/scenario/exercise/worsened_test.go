@@ -44,16 +44,20 @@ func TestWorsened(t *testing.T) {
 			"Deployment", container("resources: {limits: {memory: 32Mi}}"),
 			container("resources: {limits: {memory: 32Mi}}"), "",
 		},
-		"uses up the node's memory": {
-			"Deployment", container("resources: {limits: {memory: 2Gi}}"), deployment,
-			"resources.limits.memory was removed",
-		},
-		"without the limit that killed it": {
-			"Deployment", container("resources: {limits: {memory: 200Mi}}"), deployment, "",
-		},
 		"starts only where the image is": {
 			"Deployment", deployment, container("imagePullPolicy: Never"), "imagePullPolicy is Never",
 		},
+		"initialized only where the image is": {
+			"Deployment", "{}",
+			"{spec: {template: {spec: {initContainers: [{name: load, imagePullPolicy: Never}]}}}}",
+			"container load: imagePullPolicy is Never",
+		},
+		"keeps its node": {
+			"Node", "{metadata: {annotations: {example.com/note: a}}}",
+			"{metadata: {annotations: {cluster-autoscaler.kubernetes.io/scale-down-disabled: 'true'}}}",
+			"controllers obey the annotation cluster-autoscaler.kubernetes.io/scale-down-disabled",
+		},
+		"a note on a node":    {"Node", "{}", "{metadata: {annotations: {example.com/note: a}}}", ""},
 		"no rollout any more": {"StatefulSet", deployment, "{spec: {updateStrategy: {type: OnDelete}}}", "OnDelete"},
 		"no rollout for most": {
 			"StatefulSet", "{}", "{spec: {updateStrategy: {rollingUpdate: {partition: 9}}}}", "partition is 9",
