@@ -226,6 +226,23 @@ func TestVariablesOfWorkloadsAreNotKept(t *testing.T) {
 	}
 }
 
+// TestReleasesOfHealthyPrograms verifies that healthy pods are kept if a signature applies only to some releases of
+// their program, because these pods may be the reason why other pods are not running.
+func TestReleasesOfHealthyPrograms(t *testing.T) {
+	t.Parallel()
+	k := newKeeper(now, nil)
+	for image, want := range map[string]bool{
+		"registry.k8s.io/kueue/kueue:v0.14.1": true, "mirror.house/x/kueue/kueue@sha256:00": true,
+		"registry.k8s.io/kueue/kueue-viz:v0.14.1": false, "docker.io/library/nginx:1": false,
+	} {
+		if got := k.pod(pod("apps", "manager", "plain", func(p *corev1.Pod) {
+			p.Spec.Containers[0].Image = image
+		})); got != want {
+			t.Errorf("a pod with %s is kept: %t, want %t", image, got, want)
+		}
+	}
+}
+
 // TestQueuedWorkIsCollected verifies that unfinished work is kept without the contents of its pod templates, and that
 // queues from several schedulers are kept even if they have the same name.
 func TestQueuedWorkIsCollected(t *testing.T) {
