@@ -62,7 +62,7 @@ func verdict(ok bool) markup.Part {
 func gates(r exercise.Report) markup.Part {
 	return section("Passed?",
 		markup.El("ul", markup.Class("folded"), markup.Each(r.Gates, func(g exercise.Gate) markup.Part {
-			return markup.El("li", verdict(g.OK), markup.Text(gateName(g.Name)),
+			return markup.El("li", verdict(g.OK), markup.Text(gateName(r, g)),
 				markup.When(g.Why != "", markup.El("span", markup.Class("soft"), markup.Text(" "+g.Why))))
 		})))
 }

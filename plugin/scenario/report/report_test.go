@@ -141,3 +141,31 @@ func TestHTML(t *testing.T) {
 		t.Errorf("%d bars of looks and %d of changes are drawn, wanted 2 and 1", looks, changes)
 	}
 }
+
+// A gate says what it demands: nothing can be healthy again if nothing was broken, and no sentence repeats its heading.
+func TestGates(t *testing.T) {
+	t.Parallel()
+	for want, r := range map[string]exercise.Report{
+		"FAIL  the candidate recognized that nothing is broken: nothing was broken, but": {
+			Gates: []exercise.Gate{{Name: "fixed", Why: "nothing was broken, but the candidate did not submit that"}},
+		},
+		"FAIL  the workload is healthy, and stays healthy: the pods run: no pod": {
+			Gates: []exercise.Gate{{Name: "fixed", Why: "not fixed: the pods run: no pod"}},
+			Fixed: []check.Result{{Name: "the pods run"}},
+		},
+		"FAIL  no workaround: the image is the same: no": {
+			Gates: []exercise.Gate{{Name: "unchanged", Why: "workaround: the image is the same: no"}},
+		},
+		"FAIL  nothing else was changed: Node a: a taint": {
+			Gates: []exercise.Gate{{Name: "collateral", Why: "also changed: Node a: a taint"}},
+		},
+	} {
+		var b strings.Builder
+		if err := Text(&b, r, 0); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the report lacks %q:\n%s", want, b.String())
+		}
+	}
+}

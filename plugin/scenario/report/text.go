@@ -23,7 +23,7 @@ func Text(w io.Writer, r exercise.Report, width int) error {
 	fmt.Fprintf(&b, "%s (%s, seed %d), %s of %s%s\n\n", r.Title, r.Scenario, r.Seed, human(r.Took), human(r.TimeBox),
 		late(r))
 	for _, g := range r.Gates {
-		fmt.Fprintf(&b, "  %-5s %s%s\n", mark(g.OK), gateName(g.Name), because(g.Why))
+		fmt.Fprintf(&b, "  %-5s %s%s\n", mark(g.OK), gateName(r, g), reason(g))
 	}
 	b.WriteString("\n")
 	for _, p := range r.Points {
@@ -77,16 +77,27 @@ func mark(ok bool) string {
 }
 
 // gateName returns the description of a gate.
-func gateName(name string) string {
-	switch name {
-	case "fixed":
+func gateName(r exercise.Report, gate exercise.Gate) string {
+	switch {
+	case gate.Name == "fixed" && len(r.Fixed) == 0 && (gate.OK || strings.HasPrefix(gate.Why, "nothing was broken")):
+		return "the candidate recognized that nothing is broken"
+	case gate.Name == "fixed":
 		return "the workload is healthy, and stays healthy"
-	case "unchanged":
+	case gate.Name == "unchanged":
 		return "no workaround"
-	case "collateral":
+	case gate.Name == "collateral":
 		return "nothing else was changed"
 	}
-	return name
+	return gate.Name
+}
+
+// reason returns why a gate failed, without the words that its description already contains.
+func reason(gate exercise.Gate) string {
+	why := gate.Why
+	for _, prefix := range []string{"not fixed: ", "workaround: ", "also changed: "} {
+		why = strings.TrimPrefix(why, prefix)
+	}
+	return because(why)
 }
 
 func because(why string) string {
