@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -207,12 +208,7 @@ func (f *Facts) misplaced(pod *corev1.Pod, n *Node) (source, text string) {
 				return true
 			}
 		}
-		for name := range n.Status.Capacity {
-			if strings.Contains(string(name), resources[0]) {
-				return true
-			}
-		}
-		return id == "10de" && n.IsGPUNode
+		return words.ContainsAny(fmt.Sprint(n.Status.Capacity), resources) || id == "10de" && n.IsGPUNode
 	}
 	if _, known := f.withoutGPU(pod, n); id == "" || shows(n) || id == "10de" && strings.Contains(known, ";") {
 		return "", "" // in the last case, a signature names the label of the nodes with GPUs
@@ -246,8 +242,9 @@ func selectsNodes(pod *corev1.Pod) bool {
 	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return false
 	}
-	return slices.ContainsFunc(a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms,
-		func(t corev1.NodeSelectorTerm) bool { return len(t.MatchExpressions) > 0 })
+	// A DaemonSet's controller adds a term without expressions.
+	terms := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	return len(terms) > 0 && len(terms[0].MatchExpressions) > 0
 }
 
 // stalePlugin reports, for an unscheduled pod that requests a partition of GPUs, a node whose labels show this
@@ -275,10 +272,11 @@ func (f *Facts) stalePlugin(pod *corev1.Pod) []signatures.Line {
 				if other := otherPartition(n, vendor); other != "" {
 					text := "partitioned: " + n.Name + " has " + label + ", but Pod " + plugin.Namespace + "/" +
 						plugin.Name + ", up for " + words.AgeText(UpFor(f, plugin)) + ", offers " + other
-					if slices.ContainsFunc(plugin.Spec.Tolerations, func(t corev1.Toleration) bool {
-						return t.Key == "amd-dcm"
-					}) {
-						text += ", and tolerates amd-dcm"
+					for i := range plugin.Spec.Tolerations {
+						if plugin.Spec.Tolerations[i].Key == "amd-dcm" {
+							text += ", and tolerates amd-dcm"
+							break
+						}
 					}
 					return []signatures.Line{{Place: signatures.Spec, Compared: true, Evidence: finding.Evidence{
 						Source: n.Object().String() + " .metadata.labels and .status.allocatable, and " +

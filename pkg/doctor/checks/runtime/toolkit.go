@@ -68,33 +68,36 @@ func unreachedRuntime(f *facts.Facts, n *facts.Node, e finding.Evidence) finding
 	if name == "" || n.IsContainerd() {
 		return found
 	}
+	if n.IsCRIO() {
+		name = "CRI-O"
+	}
 	found.Title = "the NVIDIA container toolkit is configured for containerd, but the node runs " + name
 	found.Confidence = finding.Certain
-	found.Evidence = append(found.Evidence,
-		finding.FieldEvidence(n.Object(), ".status.nodeInfo.containerRuntimeVersion", "%s", version))
+	const field = ".status.nodeInfo.containerRuntimeVersion"
+	found.Evidence = append(found.Evidence, finding.FieldEvidence(n.Object(), field, "%s", version))
+	found.Fix = finding.Fix{
+		Text: "No GPU node runs containerd. Remove RUNTIME and CONTAINERD_* from toolkit.env in the ClusterPolicy, " +
+			"check operator.defaultRuntime, and restart the GPU operator, which then detects " + name + ".",
+		Commands: []string{"kubectl get clusterpolicies.nvidia.com -o yaml"},
+	}
 	for _, other := range f.GPUNodes {
 		if !other.IsContainerd() {
 			continue
 		}
-		found.Evidence = append(found.Evidence, finding.FieldEvidence(
-			other.Object(), ".status.nodeInfo.containerRuntimeVersion", "%s",
-			other.Status.NodeInfo.ContainerRuntimeVersion))
+		found.Evidence = append(found.Evidence,
+			finding.FieldEvidence(other.Object(), field, "%s", other.Status.NodeInfo.ContainerRuntimeVersion))
 		found.Fix = finding.Fix{
-			Text: fmt.Sprintf("The GPU operator configures the same runtime on all nodes, and %s needs containerd. "+
-				"Keep its toolkit off the nodes with %s with the label nvidia.com/gpu.deploy.container-toolkit=false "+
-				"(in a NodeFeatureRule or in the node's provisioning, if these set labels). There, install and "+
-				"configure the toolkit with the operating system, unless its GPU pods already work. Do not change "+
-				"the operator's runtime, and do not disable the toolkit for all nodes.", other.Object(), name),
+			Text: "The GPU operator configures the same runtime on all nodes, and " + other.Object().String() +
+				" needs containerd. Keep its toolkit off the nodes with " + name + " with the label " +
+				"nvidia.com/gpu.deploy.container-toolkit=false (in a NodeFeatureRule or in the node's " +
+				"provisioning, if these set labels). There, install and configure the toolkit with the " +
+				"operating system, unless its GPU pods already work. Do not change the operator's runtime, and " +
+				"do not disable the toolkit for all nodes.",
 			Commands: []string{
 				shell.Command("kubectl label node %s nvidia.com/gpu.deploy.container-toolkit=false --overwrite", n.Name),
 			},
 		}
-		return found
-	}
-	found.Fix = finding.Fix{
-		Text: fmt.Sprintf("No GPU node runs containerd. Remove RUNTIME and CONTAINERD_* from toolkit.env in the "+
-			"ClusterPolicy, check operator.defaultRuntime, and restart the GPU operator, which then detects %s.", name),
-		Commands: []string{"kubectl get clusterpolicies.nvidia.com -o yaml"},
+		break
 	}
 	return found
 }
