@@ -124,6 +124,49 @@ func TestVariants(t *testing.T) {
 				}
 			}, "wl.other-accelerator", "ASCEND_RT_VISIBLE_DEVICES",
 		},
+		"a node without a driver has an AMD GPU": {
+			"ROCm-k8s-device-plugin-175", func(s *snapshot.Snapshot) {
+				s.Nodes[2].Labels["feature.node.kubernetes.io/pci-1200_1002.present"] = "true"
+			}, "wl.message/amd-plugin-driver-not-loaded", "Restrict",
+		},
+		"the plugin has one name for all partitions": {
+			"ROCm-gpu-operator-382", func(s *snapshot.Snapshot) {
+				delete(s.Nodes[1].Status.Allocatable, "amd.com/spx_nps1")
+				s.Nodes[1].Status.Allocatable["amd.com/gpu"] = resource.MustParse("64")
+			}, "wl.other-accelerator/scheduler-other-vendor-insufficient", "partitioned",
+		},
+		"the GPUs were not partitioned": {
+			"ROCm-gpu-operator-382", func(s *snapshot.Snapshot) {
+				s.Nodes[1].Labels["dcm.amd.com/gpu-config-profile-state"] = "failure"
+			}, "wl.other-accelerator/scheduler-other-vendor-insufficient", "partitioned",
+		},
+		"NVIDIA's plugin is older than the MIG instances": {
+			"gpu-operator-1692", func(s *snapshot.Snapshot) {
+				s.Nodes[0].Labels["nvidia.com/mig.strategy"] = "mixed"
+			}, "sched.wrong-resource-name/device-plugin-older-than-partitions", "mig.strategy",
+		},
+		"Talos with the driver where programs search for it": {
+			"dra-driver-nvidia-gpu-605", func(s *snapshot.Snapshot) {
+				for i := range s.Nodes {
+					s.Nodes[i].Status.NodeInfo.OSImage = "Talos (v1.13.0)"
+				}
+			}, "op.operand-failing/dra-driver-not-in-host-root", "Upgrade the nodes",
+		},
+		"the only device of its kind cannot be prepared": {
+			"dra-driver-nvidia-gpu-1480", func(s *snapshot.Snapshot) {
+				for i := range s.Events {
+					s.Events[i].Message = strings.ReplaceAll(s.Events[i].Message, "Not Supported", "Unknown Error")
+				}
+				s.Logs = nil
+			}, "dra.prepare", "so that another device is allocated",
+		},
+		"no node runs containerd": {
+			"home-ops-11760", func(s *snapshot.Snapshot) {
+				for i := range s.Nodes {
+					s.Nodes[i].Status.NodeInfo.ContainerRuntimeVersion = "cri-o://1.35.1"
+				}
+			}, "rt.wrong-instance", "container-toolkit=false",
+		},
 	} {
 		paths, _ := filepath.Glob(filepath.Join("testdata", "field", c.file+"-*.txtar"))
 		if len(paths) != 1 {

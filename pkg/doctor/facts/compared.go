@@ -98,6 +98,8 @@ import (
 //	selectors of RESOURCE: SELECTORS; not selected: NIC ADDRESS, NAME; needed by PODS    for RDMA
 //	AMD GPU on the node, none offered                            the same, for an unknown reason
 //	no GPU known: node NAME[; nodes with GPUs have KEY=VALUE]    the pod requests none
+//	misplaced: no sign of RESOURCES on NODE; Pod NAME of DaemonSet NAME is ready on NODE
+//	partitioned: NODE has KEY=VALUE, but Pod NAMESPACE/NAME, up for AGE, offers RESOURCE(, and tolerates amd-dcm)
 //	ListAndWatch ended LINE                                      of a resource that the pod requests and that is 0
 func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 	var all []signatures.Line
@@ -113,11 +115,11 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.heldVolume, f.waitsForBinding, f.unexpanded, f.defaultLimit, f.OtherDomain, f.otherKubelet, f.driverElsewhere,
 		f.switchedOff, f.missingFile, f.mountedTwice, f.refusedByPeer, f.movedPort, f.silent, f.withoutDeviceshare,
 		f.LeftOver, f.smiWorks, f.lostAMD, f.offersNone, f.foreignDevice, f.ofKernel, f.unselected, f.keptFile,
-		f.unmounted, f.countedByPeer, f.npusOfNode, f.withoutGPU,
+		f.unmounted, f.countedByPeer, f.npusOfNode, f.withoutGPU, f.misplaced,
 	}
 	if nodes[0] == nil {
 		all = slices.Concat(f.unadvertised(pod), f.keptOff(pod), f.leftTaint(pod), f.largeVGPUs(pod),
-			f.refusedWebhook(pod))
+			f.refusedWebhook(pod), f.stalePlugin(pod))
 		nodes, compares = Once(f, endedLists).nodes, compares[:1] // lostList
 	}
 	for _, n := range nodes {

@@ -1,6 +1,8 @@
 package facts
 
 import (
+	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -8,7 +10,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
@@ -182,4 +187,143 @@ func (f *Facts) withoutGPU(pod *corev1.Pod, n *Node) (source, text string) {
 		}
 	}
 	return n.Object().String(), text
+}
+
+// pciVendors maps resource names to the PCI vendor IDs in labels of Node Feature Discovery.
+var pciVendors = map[string]string{
+	"amd.com/": "1002", "nvidia.com/": "10de", "gpu.intel.com/": "8086", "habana.ai/": "1da3",
+}
+
+// misplaced reports a failed pod of a DaemonSet for GPUs that selects nodes regardless of their GPUs, if its pods are
+// ready on all nodes that offer GPUs of this vendor, and not ready on the others.
+func (f *Facts) misplaced(pod *corev1.Pod, n *Node) (source, text string) {
+	owner, resources := metav1.GetControllerOf(pod), OfferedBy(pod)
+	if owner == nil || owner.Kind != "DaemonSet" || len(resources) != 1 || RunsReady(pod) || selectsNodes(pod) {
+		return "", ""
+	}
+	id := pciVendors[resources[0]]
+	shows := func(n *Node) bool {
+		for key := range n.Labels {
+			if strings.Contains(key, resources[0]) || strings.Contains(key, "/pci-") && strings.Contains(key, id) {
+				return true
+			}
+		}
+		return words.ContainsAny(fmt.Sprint(n.Status.Capacity), resources) || id == "10de" && n.IsGPUNode
+	}
+	if _, known := f.withoutGPU(pod, n); id == "" || shows(n) || id == "10de" && strings.Contains(known, ";") {
+		return "", "" // in the last case, a signature names the label of the nodes with GPUs
+	}
+	for _, other := range f.Nodes {
+		for _, p := range other.Pods {
+			if by := metav1.GetControllerOf(p); by == nil || by.UID != owner.UID || by.Name != owner.Name {
+				continue
+			}
+			if RunsReady(p) != shows(other) {
+				return "", ""
+			}
+			if RunsReady(p) {
+				text = "misplaced: no sign of " + resources[0] + " on " + n.Name + "; Pod " + p.Name +
+					" of DaemonSet " + owner.Name + " is ready on " + other.Name
+			}
+		}
+	}
+	return "labels and capacity of the nodes, and nodeSelector and affinity of DaemonSet " + owner.Name, text
+}
+
+// selectsNodes reports whether a DaemonSet's pod selects nodes by labels other than their operating system and
+// architecture.
+func selectsNodes(pod *corev1.Pod) bool {
+	for key := range pod.Spec.NodeSelector {
+		if key = strings.TrimPrefix(key, "beta."); key != corev1.LabelOSStable && key != corev1.LabelArchStable {
+			return true
+		}
+	}
+	a := pod.Spec.Affinity
+	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return false
+	}
+	// A DaemonSet's controller adds a term without expressions.
+	terms := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	return len(terms) > 0 && len(terms[0].MatchExpressions) > 0
+}
+
+// stalePlugin reports, for an unscheduled pod that requests a partition of GPUs, a node whose labels show this
+// partition, but whose device plugin still offers other resources.
+func (f *Facts) stalePlugin(pod *corev1.Pod) []signatures.Line {
+	if !Unscheduled(pod) {
+		return nil
+	}
+	for wanted := range Demand(pod) {
+		vendor, partition, _ := strings.Cut(string(wanted), "/")
+		partition = strings.TrimPrefix(partition, "mig-")
+		if vendor != "amd.com" && vendor != "nvidia.com" || partition == "gpu" {
+			continue
+		}
+		for _, n := range f.Nodes {
+			label := partitionLabel(n, vendor, partition)
+			if label == "" || n.Allocatable(wanted) > 0 {
+				continue
+			}
+			for _, plugin := range n.Pods {
+				if !strings.Contains(plugin.Name, "device-plugin") || UpFor(f, plugin) < OperandGrace ||
+					!slices.Contains(OfferedBy(plugin), vendor+"/") || vendor == "nvidia.com" && !mixes(plugin) {
+					continue
+				}
+				if other := otherPartition(n, vendor); other != "" {
+					text := "partitioned: " + n.Name + " has " + label + ", but Pod " + plugin.Namespace + "/" +
+						plugin.Name + ", up for " + words.AgeText(UpFor(f, plugin)) + ", offers " + other
+					for i := range plugin.Spec.Tolerations {
+						if plugin.Spec.Tolerations[i].Key == "amd-dcm" {
+							text += ", and tolerates amd-dcm"
+							break
+						}
+					}
+					return []signatures.Line{{Place: signatures.Spec, Compared: true, Evidence: finding.Evidence{
+						Source: n.Object().String() + " .metadata.labels and .status.allocatable, and " +
+							PodObject(plugin).String(),
+						Text: text,
+					}}}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// partitionLabel returns the node's label that names a partition of its GPUs, or "" if none does.
+func partitionLabel(n *Node, vendor, partition string) string {
+	for _, key := range words.SortedKeys(n.Labels) {
+		if state, has := n.Labels[key+"-state"]; has && state != "success" {
+			continue
+		}
+		value := strings.ToLower(n.Labels[key])
+		if vendor == "amd.com" && strings.Contains(key, vendor+"/") &&
+			strings.ReplaceAll(value, "-", "_") == partition ||
+			key == "nvidia.com/mig.config" && value == "all-"+partition && n.Labels[key+".state"] == "success" &&
+				n.Labels["nvidia.com/mig.strategy"] == "mixed" {
+			return key + "=" + n.Labels[key]
+		}
+	}
+	return ""
+}
+
+// otherPartition returns a resource that the node offers. For AMD, the resource is the name of a partition.
+func otherPartition(n *Node, vendor string) string {
+	for _, name := range slices.Sorted(maps.Keys(n.Status.Allocatable)) {
+		if n.Allocatable(name) > 0 && strings.HasPrefix(string(name), vendor+"/") &&
+			(vendor != "amd.com" || strings.Contains(string(name), "_nps")) {
+			return string(name)
+		}
+	}
+	return ""
+}
+
+// mixes reports whether NVIDIA's device plugin offers MIG instances as resources of their own.
+func mixes(plugin *corev1.Pod) bool {
+	for c := range Containers(plugin) {
+		if slices.Contains(EnvOf(c.Env, "MIG_STRATEGY"), "mixed") || slices.Contains(c.Args, "--mig-strategy=mixed") {
+			return true
+		}
+	}
+	return false
 }

@@ -425,6 +425,11 @@ func checkPrepare(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
 					"it, so that another device is allocated.",
 			},
 		}
+		if onlyOne(f, pod) {
+			found.Fix.Text = "Fix the cause named at the end of the message. If it names no cause, restart the driver's " +
+				"plugin on the node. Deleting the pod or the claim does not help, because no other device is of " +
+				"this kind. If the error persists, update the DRA driver, or claim a device of another kind."
+		}
 		if strings.Contains(e.Message, "empty device edits") {
 			found.Title = "the DRA driver's plugin on the node knows no device files of the GPU"
 			found.Confidence = finding.Likely

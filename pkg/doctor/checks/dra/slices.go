@@ -427,3 +427,33 @@ func usesDomain(u unstructured.Unstructured, pod *corev1.Pod) bool {
 		return template != "" && c.ResourceClaimTemplateName != nil && *c.ResourceClaimTemplateName == template
 	})
 }
+
+// onlyOne reports whether one of the devices allocated to the pod is the only one of its driver with the same type, MIG
+// profile and product.
+func onlyOne(f *facts.Facts, pod *corev1.Pod) bool {
+	offered := map[string]int{} // the number of devices of each kind
+	kinds := map[string]string{}
+	for i := range f.ResourceSlices {
+		s := &f.ResourceSlices[i].Spec
+		for j := range s.Devices {
+			kind := s.Driver
+			for _, name := range []resourcev1.QualifiedName{"type", "profile", "productName"} {
+				if value := s.Devices[j].Attributes[name].StringValue; value != nil {
+					kind += "/" + *value
+				}
+			}
+			offered[kind]++
+			kinds[s.Driver+"/"+s.Pool.Name+"/"+s.Devices[j].Name] = kind
+		}
+	}
+	for _, wanted := range pod.Spec.ResourceClaims {
+		if claim := facts.ClaimOf(f, pod, wanted); claim != nil && claim.Status.Allocation != nil {
+			for _, d := range claim.Status.Allocation.Devices.Results {
+				if offered[kinds[d.Driver+"/"+d.Pool+"/"+d.Device]] == 1 {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}

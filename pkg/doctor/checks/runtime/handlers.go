@@ -394,11 +394,7 @@ func checkWrongInstance(f *facts.Facts, r *engine.Result) {
 				continue
 			}
 			if e, ok := grepAll(f, pod, "unable to dial", "containerd.sock"); ok {
-				r.Add(finding.Finding{
-					Object: n.Object(), Confidence: finding.Likely, Evidence: []finding.Evidence{e},
-					Fix:   toolkitFix(f, n),
-					Title: "the NVIDIA container toolkit finds no container runtime at its configured socket",
-				})
+				r.Add(unreachedRuntime(f, n, e))
 			}
 		}
 	}

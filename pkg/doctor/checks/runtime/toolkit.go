@@ -57,6 +57,51 @@ func toolkitFix(f *facts.Facts, n *facts.Node) finding.Fix {
 	return toolkitEnvFix(f, env, text+"; the toolkit then adds the handlers and restarts "+unit)
 }
 
+// unreachedRuntime returns the finding about a toolkit that does not reach containerd, according to its log.
+func unreachedRuntime(f *facts.Facts, n *facts.Node, e finding.Evidence) finding.Finding {
+	found := finding.Finding{
+		Object: n.Object(), Confidence: finding.Likely, Evidence: []finding.Evidence{e}, Fix: toolkitFix(f, n),
+		Title: "the NVIDIA container toolkit finds no container runtime at its configured socket",
+	}
+	version := n.Status.NodeInfo.ContainerRuntimeVersion
+	name, _, _ := strings.Cut(version, "://")
+	if name == "" || n.IsContainerd() {
+		return found
+	}
+	if n.IsCRIO() {
+		name = "CRI-O"
+	}
+	found.Title = "the NVIDIA container toolkit is configured for containerd, but the node runs " + name
+	found.Confidence = finding.Certain
+	const field = ".status.nodeInfo.containerRuntimeVersion"
+	found.Evidence = append(found.Evidence, finding.FieldEvidence(n.Object(), field, "%s", version))
+	found.Fix = finding.Fix{
+		Text: "No GPU node runs containerd. Remove RUNTIME and CONTAINERD_* from toolkit.env in the ClusterPolicy, " +
+			"check operator.defaultRuntime, and restart the GPU operator, which then detects " + name + ".",
+		Commands: []string{"kubectl get clusterpolicies.nvidia.com -o yaml"},
+	}
+	for _, other := range f.GPUNodes {
+		if !other.IsContainerd() {
+			continue
+		}
+		found.Evidence = append(found.Evidence,
+			finding.FieldEvidence(other.Object(), field, "%s", other.Status.NodeInfo.ContainerRuntimeVersion))
+		found.Fix = finding.Fix{
+			Text: "The GPU operator configures the same runtime on all nodes, and " + other.Object().String() +
+				" needs containerd. Keep its toolkit off the nodes with " + name + " with the label " +
+				"nvidia.com/gpu.deploy.container-toolkit=false (in a NodeFeatureRule or in the node's " +
+				"provisioning, if these set labels). There, install and configure the toolkit with the " +
+				"operating system, unless its GPU pods already work. Do not change the operator's runtime, and " +
+				"do not disable the toolkit for all nodes.",
+			Commands: []string{
+				shell.Command("kubectl label node %s nvidia.com/gpu.deploy.container-toolkit=false --overwrite", n.Name),
+			},
+		}
+		break
+	}
+	return found
+}
+
 // toolkitEnv returns the environment variables that the toolkit needs on a node. They come from the runtime view or,
 // failing that, from the node's distribution.
 func toolkitEnv(f *facts.Facts, n *facts.Node) []runtimeview.Setting {
