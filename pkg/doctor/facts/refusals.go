@@ -75,8 +75,11 @@ func (f *Facts) Refusal(owner finding.Object, e *corev1.Event) Refusal {
 	return x
 }
 
-// Refusals returns the FailedCreate rejections from the last hour that no newer pod or event contradicts, one for each
-// owner.
+// retried is the time within which controllers create a pod again after a failure. They wait at most 1,000 seconds. If
+// an owner has no newer event, it was deleted or no longer needs the pod.
+const retried = 20 * time.Minute
+
+// Refusals returns the recent FailedCreate rejections that no newer pod or event contradicts, one for each owner.
 func (f *Facts) Refusals() []Refusal {
 	var all []Refusal
 	seen := map[finding.Object]bool{}
@@ -84,7 +87,7 @@ func (f *Facts) Refusals() []Refusal {
 		owner := finding.Object{
 			Kind: e.InvolvedObject.Kind, Namespace: e.InvolvedObject.Namespace, Name: e.InvolvedObject.Name,
 		}
-		if e.Reason != "FailedCreate" || seen[owner] || f.Now.Sub(EventTime(e)) > time.Hour {
+		if e.Reason != "FailedCreate" || seen[owner] || f.Now.Sub(EventTime(e)) > retried {
 			continue
 		}
 		newest := e

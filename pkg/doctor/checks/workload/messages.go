@@ -196,9 +196,14 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 				}
 			}
 		}
-		if o.Kind == "NodeClaim" && slices.ContainsFunc(scheduler.Pending(f),
-			func(p scheduler.PendingPod) bool { return p.NominatedTo(f, o.Name) }) {
-			issue.As = finding.OfPlugin // the finding explains why the pods are pending
+		if o.Kind == "NodeClaim" {
+			pending := scheduler.Pending(f)
+			if len(pending) == 0 {
+				continue // another node claim replaced it
+			}
+			if slices.ContainsFunc(pending, func(p scheduler.PendingPod) bool { return p.NominatedTo(f, o.Name) }) {
+				issue.As = finding.OfPlugin // the finding explains why the pods are pending
+			}
 		}
 		r.Add(issue)
 	}
