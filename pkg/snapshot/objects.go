@@ -96,6 +96,9 @@ func objects[T any, P typed[T]](r *reader, f file, kind string, into *[]T) error
 		if err := json.Unmarshal(raw, &object); err != nil {
 			return err
 		}
+		if bytes.Contains(raw, []byte("resource.k8s.io/v1beta1")) {
+			fromBeta(raw, &object)
+		}
 		of := P(&object).GetObjectKind()
 		if got := of.GroupVersionKind().Kind; got != "" && got != kind {
 			return fmt.Errorf("found kind %q, expected %s", cut(got), kind)
@@ -106,6 +109,46 @@ func objects[T any, P typed[T]](r *reader, f file, kind string, into *[]T) error
 		}
 		return nil
 	})
+}
+
+// fromBeta sets the fields of a claim or slice that v1 keeps elsewhere than v1beta1.
+func fromBeta(raw []byte, object any) {
+	var beta struct {
+		Spec struct {
+			// A claim has one object, a slice has a list.
+			Devices json.RawMessage `json:"devices"`
+		} `json:"spec"`
+	}
+	if json.Unmarshal(raw, &beta) != nil {
+		return
+	}
+	switch object := object.(type) {
+	case *resourcev1.ResourceClaim:
+		var devices struct {
+			Requests []resourcev1.ExactDeviceRequest `json:"requests"`
+		}
+		if json.Unmarshal(beta.Spec.Devices, &devices) != nil {
+			return
+		}
+		for i := range object.Spec.Devices.Requests {
+			if r := &object.Spec.Devices.Requests[i]; r.Exactly == nil && devices.Requests[i].DeviceClassName != "" {
+				r.Exactly = &devices.Requests[i]
+			}
+		}
+	case *resourcev1.ResourceSlice:
+		var devices []struct {
+			Basic *resourcev1.Device `json:"basic"`
+		}
+		if json.Unmarshal(beta.Spec.Devices, &devices) != nil {
+			return
+		}
+		for i := range object.Spec.Devices {
+			if basic := devices[i].Basic; basic != nil {
+				basic.Name = object.Spec.Devices[i].Name
+				object.Spec.Devices[i] = *basic
+			}
+		}
+	}
 }
 
 func (r *reader) customObjects(f file, into *[]unstructured.Unstructured) error {

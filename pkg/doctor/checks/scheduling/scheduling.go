@@ -132,14 +132,14 @@ func reportPending(f *facts.Facts, r *engine.Result, id string) {
 	if r.Lacks(f, "api/pods") || r.Lacks(f, "api/nodes") {
 		return
 	}
-	for _, p := range scheduler.Pending(f) {
+	for _, p := range slices.Concat(scheduler.Pending(f), scheduler.Beside(f)) {
 		if p.Id != id {
 			continue
 		}
 		issue := finding.Finding{
 			Title: p.Title, Object: facts.PodObject(p.Pod), Nodes: p.Nodes, Severity: p.Severity,
 			Confidence: p.Confidence,
-			Evidence:   p.Evidence, Fix: p.Fix,
+			Evidence:   p.Evidence, Fix: p.Fix, Vague: p.Vague,
 		}
 		if old := predecessor(f, p.Pod); old != nil && id == "sched.all-in-use" {
 			describeDeadlock(p.Pod, old, &issue)

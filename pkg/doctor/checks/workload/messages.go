@@ -91,7 +91,10 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 	if r.Lacks(f, "api/pods") {
 		return
 	}
-	var helpers []*corev1.Pod
+	var helpers, shares []*corev1.Pod // shares: pods that request part of a GPU, and no message says why they wait
+	for _, p := range scheduler.Beside(f) {
+		helpers = append(helpers, p.Pod)
+	}
 	seen := map[finding.Object]bool{}
 	for _, p := range scheduler.Pending(f) {
 		for _, v := range p.Pod.Spec.Volumes {
@@ -101,13 +104,16 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 				}] = true
 			}
 		}
+		if p.Id == "" && len(facts.GPUDemand(p.Pod))+len(p.Pod.Spec.ResourceClaims) == 0 {
+			shares = append(shares, p.Pod)
+		}
 		if p.Helper != nil {
 			helpers = append(helpers, p.Helper)
 		}
 	}
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
-		ours := f.UsesGPU(pod) || facts.ComponentOf(pod.Labels, &pod.Spec) != ""
+		ours := f.UsesGPU(pod) && !slices.Contains(shares, pod) || facts.ComponentOf(pod.Labels, &pod.Spec) != ""
 		switch {
 		case facts.OtherAccelerator(pod) != "" && inTrouble(f, pod): // reported by wl.other-accelerator
 		case len(pod.Spec.ResourceClaims) > 0 && pod.Spec.NodeName == "" &&
@@ -115,7 +121,7 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 				return strings.Contains(c.Message, "resource class ") // before Kubernetes 1.31
 			}): // reported by the DRA layer
 		case slices.Contains(f.FailingPlacers(), pod): // reported by sched.queued
-		case slices.Contains(helpers, pod): // reported by sched.volume
+		case slices.Contains(helpers, pod): // reported by sched.volume or sched.insufficient-other
 		case inTrouble(f, pod) && (!ours || pod.DeletionTimestamp != nil):
 			issue := finding.Finding{
 				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Title: "the pod is not running",

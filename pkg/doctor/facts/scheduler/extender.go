@@ -2,12 +2,14 @@ package scheduler
 
 import (
 	"fmt"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
@@ -73,4 +75,134 @@ func (s *Scheduler) schedulerDown(pod *corev1.Pod, message string) (verdict, boo
 		}, true
 	}
 	return verdict{}, false
+}
+
+// unrequested returns the verdict on a pod that requests GPUs only with claims or annotations. The DRA layer checks the
+// devices of claims; the other reasons are those of any pod, or are in the scheduler's message.
+func (s *Scheduler) unrequested(pod *corev1.Pod, message string) verdict {
+	claims := len(pod.Spec.ResourceClaims) > 0
+	if message == "" || !claims && s.F.Waits(pod, false) != "" { // only a signature for its message makes it a problem
+		return verdict{}
+	}
+	offering := Keep(s.nodes, func(n *facts.Node) bool { return !claims || facts.DRADevicesOn(s.F, n.Name) > 0 })
+	selected := Keep(offering, func(n *facts.Node) bool { return Selects(pod, n) })
+	open := Keep(selected, func(n *facts.Node) bool { return untolerated(pod, n) == nil && facts.Available(n) })
+	switch {
+	case len(offering) == 0:
+	case len(selected) == 0:
+		return s.nodeSelector(pod, nil)
+	case len(open) == 0:
+		return s.closed(pod, selected)
+	case !claims || len(insufficientInMessage(message)) > 0:
+		v := withoutGPUs(s.otherwise(pod, message, open))
+		v.Vague = v.Id == "sched.unschedulable"
+		return v
+	}
+	return verdict{
+		Id: "sched.unschedulable", Severity: finding.Error, Confidence: finding.Likely,
+		Title: "the scheduler cannot schedule a pod with a claim for GPUs, for a reason other than the claim",
+		Nodes: s.names(s.nodes),
+		Fix: finding.Fix{
+			Text: "Check the scheduler's message, the pod's other requests and its selectors, and the nodes' taints.",
+		},
+	}
+}
+
+// withoutGPUs removes from a title that GPUs are free, which is unknown if the pod requests none.
+func withoutGPUs(v verdict) verdict {
+	v.Title = strings.Replace(v.Title, "GPUs are free, but their nodes", "the GPU nodes that the pod may run on", 1)
+	v.Title = strings.TrimPrefix(v.Title, "GPUs are free, but ")
+	return v
+}
+
+// beside are unscheduled pods that request no GPUs but may run only on GPU nodes.
+type beside []PendingPod
+
+// Beside returns the pods that request no GPUs, are meant for GPU nodes, and do not fit there. Their GPU workload may
+// wait for them: they download its model or serve it.
+func Beside(f *facts.Facts) []PendingPod { return facts.Once(f, findBeside) }
+
+func findBeside(f *facts.Facts) (all beside) {
+	s := New(f)
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		if !facts.Unscheduled(pod) || len(facts.GPUDemand(pod)) > 0 || len(pod.Spec.ResourceClaims) > 0 ||
+			f.Age(pod) < scaleUpTime || facts.ComponentOf(pod.Labels, &pod.Spec) != "" || f.AsksForGPU(pod) {
+			continue
+		}
+		message := scheduledMessage(f, pod)
+		selected := Keep(f.Nodes, func(n *facts.Node) bool { return Selects(pod, n) && !Foreign(pod, n) })
+		hints := SelectorText(pod)
+		for _, t := range pod.Spec.Tolerations {
+			hints += t.Key
+		}
+		if len(insufficientInMessage(message.Text)) == 0 || len(selected) == 0 ||
+			!words.ContainsAny(strings.ToLower(hints), []string{"gpu", "nvidia", "accelerator"}) ||
+			slices.ContainsFunc(selected, func(n *facts.Node) bool {
+				return len(Advertised(n)) == 0 || !facts.Available(n)
+			}) {
+			continue
+		}
+		if v := withoutGPUs(s.otherwise(pod, message.Text, selected)); v.Id == "sched.insufficient-other" {
+			v.Severity, v.Evidence = finding.Warning, append([]finding.Evidence{message}, v.Evidence...)
+			all = append(all, PendingPod{pod, v})
+		}
+	}
+	return all
+}
+
+// ofScheduler returns the verdict on a claim for which the pod's scheduler finds no device, if another scheduler has
+// allocated devices to an equal claim, or if the devices may need a feature that the scheduler lacks.
+func ofScheduler(f *facts.Facts, pod *corev1.Pod, message string) verdict {
+	name, by := pod.Spec.SchedulerName, ""
+	v := verdict{Id: "sched.unschedulable", Severity: finding.Error, Confidence: finding.Likely}
+	if !strings.Contains(message, "cannot allocate all") {
+		return verdict{}
+	}
+	for i := range f.ResourceClaims {
+		c := &f.ResourceClaims[i]
+		if c.Status.Allocation == nil {
+			continue
+		}
+		equal := slices.ContainsFunc(pod.Spec.ResourceClaims, func(wanted corev1.PodResourceClaim) bool {
+			claim := facts.ClaimOf(f, pod, wanted)
+			return claim != nil && claim.Status.Allocation == nil && reflect.DeepEqual(c.Spec, claim.Spec)
+		})
+		if !equal {
+			v.Confidence = finding.Possible // its devices may be partitions of the others
+			continue
+		}
+		for _, user := range c.Status.ReservedFor {
+			if p := f.Pod(c.Namespace, user.Name); p != nil && p.Spec.SchedulerName != name && by == "" {
+				by = p.Spec.SchedulerName
+				v.Title = "the scheduler " + name + " finds no device for the claim, but " + by +
+					" does for an equal claim"
+				v.Evidence = append(v.Evidence, finding.FieldEvidence(facts.PodObject(p), ".spec.schedulerName",
+					"%s; ResourceClaim %s is allocated", by, c.Name))
+			}
+		}
+	}
+	partitions := ""
+	if at := slices.IndexFunc(f.ResourceSlices, func(s resourcev1.ResourceSlice) bool {
+		return len(s.Spec.SharedCounters) > 0 || facts.Yes(s.Spec.PerDeviceNodeSelection)
+	}); at >= 0 && name != "" && name != corev1.DefaultSchedulerName {
+		partitions = " The slices describe partitionable devices, which the scheduler may ignore (KAI up to v0.17.0 " +
+			"does, KAI-Scheduler#2100). NVIDIA's driver publishes them only with the feature gate DynamicMIG: if no " +
+			"pod claims MIG devices, turn it off."
+		v.Evidence = append(v.Evidence, finding.FieldEvidence(finding.Object{Kind: "ResourceSlice",
+			Name: f.ResourceSlices[at].Name}, ".spec", "sharedCounters or perDeviceNodeSelection"))
+		if by == "" {
+			by, v.Confidence = corev1.DefaultSchedulerName, finding.Possible
+			v.Title = "the scheduler " + name + " may not support the partitionable devices in the ResourceSlices"
+		}
+	}
+	if by == "" {
+		return verdict{}
+	}
+	v.Fix = finding.Fix{
+		Text: "Update " + name + ": its log and the notes of its newer releases may name the reason. Until then, let " +
+			by + " schedule the pods that claim devices (schedulerName)." + partitions,
+		Commands: facts.EditCommands(pod),
+	}
+	return v
 }

@@ -56,6 +56,7 @@ func (s *Scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]i
 		}
 	}
 	s.unmet(pod, able, &v)
+	underOtherKey(pod, able, &v)
 	if plain := Keep(s.F.Nodes, func(n *facts.Node) bool { return Selects(pod, n) }); len(plain) > 0 {
 		v.Title = "the pod's node selector or affinity matches only nodes that have no GPUs"
 		v.Evidence = append(v.Evidence,
@@ -95,6 +96,30 @@ func (s *Scheduler) unmet(pod *corev1.Pod, able []*facts.Node, v *verdict) {
 		text += "; " + has
 	}
 	v.Evidence = append(v.Evidence, finding.Evidence{Source: "labels of the GPU nodes", Text: words.Clip(text)})
+}
+
+// underOtherKey describes a label of the node selector whose value the nodes have under a different key.
+func underOtherKey(pod *corev1.Pod, able []*facts.Node, v *verdict) {
+	for _, key := range slices.Sorted(maps.Keys(pod.Spec.NodeSelector)) {
+		value := pod.Spec.NodeSelector[key]
+		if len(value) < 3 || slices.Contains([]string{"true", "yes", "enabled"}, strings.ToLower(value)) ||
+			slices.ContainsFunc(able, func(n *facts.Node) bool { _, has := n.Labels[key]; return has }) {
+			continue
+		}
+		for _, n := range able {
+			for _, other := range words.SortedKeys(n.Labels) {
+				moved := pod.DeepCopy()
+				delete(moved.Spec.NodeSelector, key)
+				if n.Labels[other] == value && Selects(moved, n) {
+					v.Title = "no GPU node has the label " + key + " that the pod selects, but " + n.Name + " has " +
+						other + "=" + value
+					v.Fix.Text = "Select " + other + "=" + value + " instead of " + key + "=" + value +
+						", or set the label " + key + " where the node group is defined."
+					return
+				}
+			}
+		}
+	}
 }
 
 // unlabeled returns a node with free GPUs that the pod would select if GPU feature discovery had labeled the node like
