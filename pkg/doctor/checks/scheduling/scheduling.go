@@ -79,7 +79,8 @@ func pendingChecks() []engine.Check {
 		"size, taints and state, and allocatable minus the requests of all pods that have not terminated. The first " +
 		"step that no node passes is the reason. Findings about pods younger than 30 s are Info. Pods that a " +
 		"scheduling gate or an autoscaler holds back are reported as sched.waiting."
-	const reads = "Unscheduled Pods that request GPUs, their PodScheduled condition and events; Node .status.allocatable, .spec.taints, labels"
+	const reads = "Unscheduled Pods that request GPUs or are meant for GPU nodes, their PodScheduled condition and " +
+		"events; Node .status.allocatable, .spec.taints, labels; ResourceClaims, ResourceSlices"
 	titles := []struct {
 		id, title string
 		sources   []string

@@ -127,6 +127,7 @@ func findBeside(f *facts.Facts) (all beside) {
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
 		if !facts.Unscheduled(pod) || len(facts.GPUDemand(pod)) > 0 || len(pod.Spec.ResourceClaims) > 0 ||
+			pod.Spec.Priority != nil && *pod.Spec.Priority < 0 || // such pods only reserve room for others
 			f.Age(pod) < scaleUpTime || facts.ComponentOf(pod.Labels, &pod.Spec) != "" || f.AsksForGPU(pod) {
 			continue
 		}
@@ -156,7 +157,7 @@ func findBeside(f *facts.Facts) (all beside) {
 func ofScheduler(f *facts.Facts, pod *corev1.Pod, message string) verdict {
 	name, by := pod.Spec.SchedulerName, ""
 	v := verdict{Id: "sched.unschedulable", Severity: finding.Error, Confidence: finding.Likely}
-	if !strings.Contains(message, "cannot allocate all") {
+	if !strings.Contains(message, "cannot allocate all") || name == "" || name == corev1.DefaultSchedulerName {
 		return verdict{}
 	}
 	for i := range f.ResourceClaims {
@@ -185,7 +186,7 @@ func ofScheduler(f *facts.Facts, pod *corev1.Pod, message string) verdict {
 	partitions := ""
 	if at := slices.IndexFunc(f.ResourceSlices, func(s resourcev1.ResourceSlice) bool {
 		return len(s.Spec.SharedCounters) > 0 || facts.Yes(s.Spec.PerDeviceNodeSelection)
-	}); at >= 0 && name != "" && name != corev1.DefaultSchedulerName {
+	}); at >= 0 {
 		partitions = " The slices describe partitionable devices, which the scheduler may ignore (KAI up to v0.17.0 " +
 			"does, KAI-Scheduler#2100). NVIDIA's driver publishes them only with the feature gate DynamicMIG: if no " +
 			"pod claims MIG devices, turn it off."

@@ -102,7 +102,9 @@ func (s *Scheduler) unmet(pod *corev1.Pod, able []*facts.Node, v *verdict) {
 func underOtherKey(pod *corev1.Pod, able []*facts.Node, v *verdict) {
 	for _, key := range slices.Sorted(maps.Keys(pod.Spec.NodeSelector)) {
 		value := pod.Spec.NodeSelector[key]
-		if len(value) < 3 || slices.Contains([]string{"true", "yes", "enabled"}, strings.ToLower(value)) ||
+		if len(value) < 3 || slices.Contains([]string{
+			"true", "yes", "enabled", "default", "none", "linux", "amd64", "arm64",
+		}, strings.ToLower(value)) ||
 			slices.ContainsFunc(able, func(n *facts.Node) bool { _, has := n.Labels[key]; return has }) {
 			continue
 		}
@@ -113,8 +115,7 @@ func underOtherKey(pod *corev1.Pod, able []*facts.Node, v *verdict) {
 				if n.Labels[other] == value && Selects(moved, n) {
 					v.Title = "no GPU node has the label " + key + " that the pod selects, but " + n.Name + " has " +
 						other + "=" + value
-					v.Fix.Text = "Select " + other + "=" + value + " instead of " + key + "=" + value +
-						", or set the label " + key + " where the node group is defined."
+					v.Fix.Text = "Select " + other + "=" + value + " instead of " + key + "=" + value + orLabel(pod)
 					return
 				}
 			}
