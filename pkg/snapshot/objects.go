@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -96,9 +97,6 @@ func objects[T any, P typed[T]](r *reader, f file, kind string, into *[]T) error
 		if err := json.Unmarshal(raw, &object); err != nil {
 			return err
 		}
-		if bytes.Contains(raw, []byte("resource.k8s.io/v1beta1")) {
-			fromBeta(raw, &object)
-		}
 		of := P(&object).GetObjectKind()
 		if got := of.GroupVersionKind().Kind; got != "" && got != kind {
 			return fmt.Errorf("found kind %q, expected %s", cut(got), kind)
@@ -111,44 +109,33 @@ func objects[T any, P typed[T]](r *reader, f file, kind string, into *[]T) error
 	})
 }
 
-// fromBeta sets the fields of a claim or slice that v1 keeps elsewhere than v1beta1.
-func fromBeta(raw []byte, object any) {
-	var beta struct {
-		Spec struct {
-			// A claim has one object, a slice has a list.
-			Devices json.RawMessage `json:"devices"`
-		} `json:"spec"`
+// beta marks claims and slices in a version whose fields fromBeta moves.
+var beta = []byte("resource.k8s.io/v1beta1")
+
+// fromBeta moves the fields of a claim or slice to where v1 has them.
+func fromBeta(raw []byte) []byte {
+	var content map[string]any
+	if utiljson.Unmarshal(raw, &content) != nil {
+		return raw
 	}
-	if json.Unmarshal(raw, &beta) != nil {
-		return
-	}
-	switch object := object.(type) {
-	case *resourcev1.ResourceClaim:
-		var devices struct {
-			Requests []resourcev1.ExactDeviceRequest `json:"requests"`
-		}
-		if json.Unmarshal(beta.Spec.Devices, &devices) != nil {
-			return
-		}
-		for i := range object.Spec.Devices.Requests {
-			if r := &object.Spec.Devices.Requests[i]; r.Exactly == nil && devices.Requests[i].DeviceClassName != "" {
-				r.Exactly = &devices.Requests[i]
-			}
-		}
-	case *resourcev1.ResourceSlice:
-		var devices []struct {
-			Basic *resourcev1.Device `json:"basic"`
-		}
-		if json.Unmarshal(beta.Spec.Devices, &devices) != nil {
-			return
-		}
-		for i := range object.Spec.Devices {
-			if basic := devices[i].Basic; basic != nil {
-				basic.Name = object.Spec.Devices[i].Name
-				object.Spec.Devices[i] = *basic
-			}
+	requests, _, _ := unstructured.NestedFieldNoCopy(content, "spec", "devices", "requests")
+	all, _ := requests.([]any)
+	for _, item := range all {
+		if request, _ := item.(map[string]any); request["deviceClassName"] != nil {
+			request["exactly"] = maps.Clone(request)
 		}
 	}
+	devices, _, _ := unstructured.NestedFieldNoCopy(content, "spec", "devices")
+	all, _ = devices.([]any)
+	for _, item := range all {
+		device, _ := item.(map[string]any)
+		basic, _ := device["basic"].(map[string]any)
+		maps.Copy(device, basic)
+	}
+	if moved, err := json.Marshal(content); err == nil {
+		return moved
+	}
+	return raw
 }
 
 func (r *reader) customObjects(f file, into *[]unstructured.Unstructured) error {
@@ -190,7 +177,13 @@ func isAlphanumeric(c rune) bool {
 }
 
 // each calls the function do for each object in a file, including those in lists.
-func (r *reader) each(f file, do func(raw []byte) error) error {
+func (r *reader) each(f file, add func(raw []byte) error) error {
+	do := func(raw []byte) error {
+		if bytes.Contains(raw, beta) {
+			raw = fromBeta(raw)
+		}
+		return add(raw)
+	}
 	return r.eachDocument(f, func(document []byte) error {
 		var list struct {
 			Items *json.RawMessage `json:"items"`

@@ -133,7 +133,11 @@ func reportPending(f *facts.Facts, r *engine.Result, id string) {
 	if r.Lacks(f, "api/pods") || r.Lacks(f, "api/nodes") {
 		return
 	}
-	for _, p := range slices.Concat(scheduler.Pending(f), scheduler.Beside(f)) {
+	all := scheduler.Pending(f)
+	if id == "sched.insufficient-other" {
+		all = append(slices.Clip(all), scheduler.Beside(f)...)
+	}
+	for _, p := range all {
 		if p.Id != id {
 			continue
 		}

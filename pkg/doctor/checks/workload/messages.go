@@ -91,9 +91,10 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 	if r.Lacks(f, "api/pods") {
 		return
 	}
-	var helpers, shares []*corev1.Pod // shares: pods that request part of a GPU, and no message says why they wait
-	for _, p := range scheduler.Beside(f) {
-		helpers = append(helpers, p.Pod)
+	var helpers []*corev1.Pod
+	beside := scheduler.Beside(f)
+	for i := range beside {
+		helpers = append(helpers, beside[i].Pod)
 	}
 	seen := map[finding.Object]bool{}
 	for _, p := range scheduler.Pending(f) {
@@ -104,16 +105,15 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 				}] = true
 			}
 		}
-		if p.Id == "" && len(facts.GPUDemand(p.Pod))+len(p.Pod.Spec.ResourceClaims) == 0 {
-			shares = append(shares, p.Pod)
-		}
 		if p.Helper != nil {
 			helpers = append(helpers, p.Helper)
 		}
 	}
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
-		ours := f.UsesGPU(pod) && !slices.Contains(shares, pod) || facts.ComponentOf(pod.Labels, &pod.Spec) != ""
+		// Of a share of a GPU, the scheduling layer does not report that it waits for quota.
+		ours := f.UsesGPU(pod) && (len(facts.GPUDemand(pod)) > 0 || f.Waits(pod, false) == "") ||
+			facts.ComponentOf(pod.Labels, &pod.Spec) != ""
 		switch {
 		case facts.OtherAccelerator(pod) != "" && inTrouble(f, pod): // reported by wl.other-accelerator
 		case len(pod.Spec.ResourceClaims) > 0 && pod.Spec.NodeName == "" &&

@@ -132,16 +132,15 @@ func findBeside(f *facts.Facts) (all beside) {
 			continue
 		}
 		message := scheduledMessage(f, pod)
-		selected := Keep(f.Nodes, func(n *facts.Node) bool { return Selects(pod, n) && !Foreign(pod, n) })
 		hints := SelectorText(pod)
 		for _, t := range pod.Spec.Tolerations {
 			hints += t.Key
 		}
-		if len(insufficientInMessage(message.Text)) == 0 || len(selected) == 0 ||
-			!words.ContainsAny(strings.ToLower(hints), []string{"gpu", "nvidia", "accelerator"}) ||
-			slices.ContainsFunc(selected, func(n *facts.Node) bool {
-				return len(Advertised(n)) == 0 || !facts.Available(n)
-			}) {
+		if !strings.Contains(message.Text, "Insufficient ") || !words.ContainsAny(hints, []string{"gpu", "nvidia"}) {
+			continue
+		}
+		selected := Keep(f.Nodes, func(n *facts.Node) bool { return Selects(pod, n) && !Foreign(pod, n) })
+		if len(selected) == 0 || slices.ContainsFunc(selected, s.poor) {
 			continue
 		}
 		if v := withoutGPUs(s.otherwise(pod, message.Text, selected)); v.Id == "sched.insufficient-other" {
@@ -153,57 +152,55 @@ func findBeside(f *facts.Facts) (all beside) {
 }
 
 // ofScheduler returns the verdict on a claim for which the pod's scheduler finds no device, if another scheduler has
-// allocated devices to an equal claim, or if the devices may need a feature that the scheduler lacks.
-func ofScheduler(f *facts.Facts, pod *corev1.Pod, message string) verdict {
-	name, by := pod.Spec.SchedulerName, ""
-	v := verdict{Id: "sched.unschedulable", Severity: finding.Error, Confidence: finding.Likely}
+// allocated devices to an equal claim, or if the devices need a feature that the scheduler may lack.
+func ofScheduler(f *facts.Facts, pod *corev1.Pod, message string) (v verdict) {
+	name := pod.Spec.SchedulerName
 	if !strings.Contains(message, "cannot allocate all") || name == "" || name == corev1.DefaultSchedulerName {
-		return verdict{}
+		return v
+	}
+	by := corev1.DefaultSchedulerName
+	for i := range f.ResourceSlices {
+		if s := &f.ResourceSlices[i]; len(s.Spec.SharedCounters) > 0 || facts.Yes(s.Spec.PerDeviceNodeSelection) {
+			v.Title = "the scheduler " + name + " may not support the partitionable devices in the ResourceSlices"
+			v.Confidence = finding.Possible
+			v.Evidence = []finding.Evidence{{
+				Source: "ResourceSlice " + s.Name + " .spec", Text: "sharedCounters or perDeviceNodeSelection",
+			}}
+			break
+		}
 	}
 	for i := range f.ResourceClaims {
 		c := &f.ResourceClaims[i]
-		if c.Status.Allocation == nil {
-			continue
-		}
-		equal := slices.ContainsFunc(pod.Spec.ResourceClaims, func(wanted corev1.PodResourceClaim) bool {
-			claim := facts.ClaimOf(f, pod, wanted)
-			return claim != nil && claim.Status.Allocation == nil && reflect.DeepEqual(c.Spec, claim.Spec)
-		})
-		if !equal {
-			v.Confidence = finding.Possible // its devices may be partitions of the others
-			continue
-		}
 		for _, user := range c.Status.ReservedFor {
-			if p := f.Pod(c.Namespace, user.Name); p != nil && p.Spec.SchedulerName != name && by == "" {
-				by = p.Spec.SchedulerName
-				v.Title = "the scheduler " + name + " finds no device for the claim, but " + by +
-					" does for an equal claim"
-				v.Evidence = append(v.Evidence, finding.FieldEvidence(facts.PodObject(p), ".spec.schedulerName",
-					"%s; ResourceClaim %s is allocated", by, c.Name))
+			p := f.Pod(c.Namespace, user.Name)
+			if p == nil || p.Spec.SchedulerName == name || !equalClaim(f, pod, c) {
+				continue
 			}
+			by = p.Spec.SchedulerName
+			v.Title, v.Confidence = "the scheduler "+name+" finds no device for the claim, but "+by+
+				" does for an equal claim", finding.Likely
+			v.Evidence = append(v.Evidence[:min(1, len(v.Evidence))], finding.Evidence{
+				Source: facts.PodObject(p).String() + " .spec.schedulerName and .spec.resourceClaims",
+				Text:   by + ", ResourceClaim " + c.Name + " is allocated",
+			})
 		}
 	}
-	partitions := ""
-	if at := slices.IndexFunc(f.ResourceSlices, func(s resourcev1.ResourceSlice) bool {
-		return len(s.Spec.SharedCounters) > 0 || facts.Yes(s.Spec.PerDeviceNodeSelection)
-	}); at >= 0 {
-		partitions = " The slices describe partitionable devices, which the scheduler may ignore (KAI up to v0.17.0 " +
-			"does, KAI-Scheduler#2100). NVIDIA's driver publishes them only with the feature gate DynamicMIG: if no " +
-			"pod claims MIG devices, turn it off."
-		v.Evidence = append(v.Evidence, finding.FieldEvidence(finding.Object{Kind: "ResourceSlice",
-			Name: f.ResourceSlices[at].Name}, ".spec", "sharedCounters or perDeviceNodeSelection"))
-		if by == "" {
-			by, v.Confidence = corev1.DefaultSchedulerName, finding.Possible
-			v.Title = "the scheduler " + name + " may not support the partitionable devices in the ResourceSlices"
+	if v.Title != "" {
+		v.Id, v.Severity = "sched.unschedulable", finding.Error
+		v.Fix = finding.Fix{
+			Text: "Update " + name + ". Until then, set schedulerName of pods with claims to " + by + ". Some " +
+				"schedulers ignore partitionable devices (KAI up to v0.17.0: KAI-Scheduler#2100): if no pod claims " +
+				"MIG devices, turn off the feature gate DynamicMIG of NVIDIA's DRA driver.",
+			Commands: facts.EditCommands(pod),
 		}
-	}
-	if by == "" {
-		return verdict{}
-	}
-	v.Fix = finding.Fix{
-		Text: "Update " + name + ": its log and the notes of its newer releases may name the reason. Until then, let " +
-			by + " schedule the pods that claim devices (schedulerName)." + partitions,
-		Commands: facts.EditCommands(pod),
 	}
 	return v
+}
+
+// equalClaim reports whether one of the pod's claims is equal to another claim.
+func equalClaim(f *facts.Facts, pod *corev1.Pod, other *resourcev1.ResourceClaim) bool {
+	return slices.ContainsFunc(pod.Spec.ResourceClaims, func(wanted corev1.PodResourceClaim) bool {
+		claim := facts.ClaimOf(f, pod, wanted)
+		return claim != nil && reflect.DeepEqual(claim.Spec, other.Spec)
+	})
 }

@@ -98,24 +98,22 @@ func (s *Scheduler) unmet(pod *corev1.Pod, able []*facts.Node, v *verdict) {
 	v.Evidence = append(v.Evidence, finding.Evidence{Source: "labels of the GPU nodes", Text: words.Clip(text)})
 }
 
-// underOtherKey describes a label of the node selector whose value the nodes have under a different key.
+// underOtherKey describes a label of the node selector whose value a node has under a different key.
 func underOtherKey(pod *corev1.Pod, able []*facts.Node, v *verdict) {
 	for _, key := range slices.Sorted(maps.Keys(pod.Spec.NodeSelector)) {
 		value := pod.Spec.NodeSelector[key]
-		if len(value) < 3 || slices.Contains([]string{
-			"true", "yes", "enabled", "default", "none", "linux", "amd64", "arm64",
-		}, strings.ToLower(value)) ||
+		if slices.Contains([]string{"", "1", "true", "yes", "enabled", "default", "none", "linux", "amd64"}, value) ||
 			slices.ContainsFunc(able, func(n *facts.Node) bool { _, has := n.Labels[key]; return has }) {
 			continue
 		}
+		moved := pod.DeepCopy()
+		delete(moved.Spec.NodeSelector, key)
 		for _, n := range able {
 			for _, other := range words.SortedKeys(n.Labels) {
-				moved := pod.DeepCopy()
-				delete(moved.Spec.NodeSelector, key)
 				if n.Labels[other] == value && Selects(moved, n) {
-					v.Title = "no GPU node has the label " + key + " that the pod selects, but " + n.Name + " has " +
-						other + "=" + value
-					v.Fix.Text = "Select " + other + "=" + value + " instead of " + key + "=" + value + orLabel(pod)
+					v.Title = fmt.Sprintf("no GPU node has the label %s that the pod selects, but %s has %s=%s",
+						key, n.Name, other, value)
+					v.Fix.Text = fmt.Sprintf("Select %s=%s instead of %s=%[2]s", other, value, key) + orLabel(pod)
 					return
 				}
 			}
