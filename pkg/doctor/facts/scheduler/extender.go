@@ -110,8 +110,7 @@ func (s *Scheduler) unrequested(pod *corev1.Pod, message string) verdict {
 
 // withoutGPUs removes from a title that GPUs are free, which is unknown if the pod requests none.
 func withoutGPUs(v verdict) verdict {
-	v.Title = strings.Replace(v.Title, "GPUs are free, but their nodes", "the GPU nodes that the pod may run on", 1)
-	v.Title = strings.TrimPrefix(v.Title, "GPUs are free, but ")
+	v.Title = strings.Replace(strings.TrimPrefix(v.Title, "GPUs are free, but "), "their nodes", "the GPU nodes", 1)
 	return v
 }
 

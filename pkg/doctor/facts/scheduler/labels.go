@@ -113,7 +113,7 @@ func underOtherKey(pod *corev1.Pod, able []*facts.Node, v *verdict) {
 				if n.Labels[other] == value && Selects(moved, n) {
 					v.Title = fmt.Sprintf("no GPU node has the label %s that the pod selects, but %s has %s=%s",
 						key, n.Name, other, value)
-					v.Fix.Text = fmt.Sprintf("Select %s=%s instead of %s=%[2]s", other, value, key) + orLabel(pod)
+					v.Fix.Text = "Select that label instead" + orLabel(pod)
 					return
 				}
 			}
