@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -108,6 +109,35 @@ func objects[T any, P typed[T]](r *reader, f file, kind string, into *[]T) error
 	})
 }
 
+// beta marks claims and slices in a version whose fields fromBeta moves.
+var beta = []byte("resource.k8s.io/v1beta1")
+
+// fromBeta moves the fields of a claim or slice to where v1 has them.
+func fromBeta(raw []byte) []byte {
+	var content map[string]any
+	if utiljson.Unmarshal(raw, &content) != nil {
+		return raw
+	}
+	requests, _, _ := unstructured.NestedFieldNoCopy(content, "spec", "devices", "requests")
+	all, _ := requests.([]any)
+	for _, item := range all {
+		if request, _ := item.(map[string]any); request["deviceClassName"] != nil {
+			request["exactly"] = maps.Clone(request)
+		}
+	}
+	devices, _, _ := unstructured.NestedFieldNoCopy(content, "spec", "devices")
+	all, _ = devices.([]any)
+	for _, item := range all {
+		device, _ := item.(map[string]any)
+		basic, _ := device["basic"].(map[string]any)
+		maps.Copy(device, basic)
+	}
+	if moved, err := json.Marshal(content); err == nil {
+		return moved
+	}
+	return raw
+}
+
 func (r *reader) customObjects(f file, into *[]unstructured.Unstructured) error {
 	return r.each(f, func(raw []byte) error {
 		var content map[string]any
@@ -147,7 +177,13 @@ func isAlphanumeric(c rune) bool {
 }
 
 // each calls the function do for each object in a file, including those in lists.
-func (r *reader) each(f file, do func(raw []byte) error) error {
+func (r *reader) each(f file, add func(raw []byte) error) error {
+	do := func(raw []byte) error {
+		if bytes.Contains(raw, beta) {
+			raw = fromBeta(raw)
+		}
+		return add(raw)
+	}
 	return r.eachDocument(f, func(document []byte) error {
 		var list struct {
 			Items *json.RawMessage `json:"items"`

@@ -1,12 +1,15 @@
 package facts
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
 // Names of NVIDIA's DRA drivers.
@@ -19,8 +22,11 @@ func DRADevicesOn(f *Facts, node string) int {
 	sum := 0
 	for i := range f.ResourceSlices {
 		s := &f.ResourceSlices[i].Spec
-		if s.Driver == DRAForGPUs && s.NodeName != nil && *s.NodeName == node {
-			sum += len(s.Devices)
+		for j := range s.Devices {
+			at := cmp.Or(s.Devices[j].NodeName, s.NodeName) // partitions have it in the device
+			if s.Driver == DRAForGPUs && at != nil && *at == node {
+				sum++
+			}
 		}
 	}
 	return sum
@@ -95,8 +101,14 @@ func (f *Facts) classesOf(pod *corev1.Pod) (all []string) {
 // resource claim that is known to be for NVIDIA devices. A claim can also be for a NIC, a CPU or another vendor's
 // device, so a claim that is missing from the snapshot does not count.
 func (f *Facts) AsksForGPU(pod *corev1.Pod) bool {
-	return len(GPURequests(pod)) > 0 || requestsModel(pod) ||
+	return len(GPURequests(pod)) > 0 || requestsModel(pod) || shares(pod) ||
 		len(pod.Spec.ResourceClaims) > 0 && f.claimants()[pod]
+}
+
+// shares reports whether the pod requests a part of a GPU with an annotation of KAI Scheduler or Run:ai.
+func shares(pod *corev1.Pod) bool {
+	return pod.Annotations["gpu-fraction"]+pod.Annotations["gpu-memory"] != "" &&
+		words.ContainsAny(pod.Spec.SchedulerName, []string{"kai-", "runai-"})
 }
 
 // UsesGPU reports whether the pod is a GPU pod. A GPU pod requests NVIDIA GPUs, or is failing although NVIDIA's runtime

@@ -246,7 +246,9 @@ func checkClass(
 		found.Severity = finding.Warning
 		return found, true
 	}
-	if len(said) == 0 {
+	if len(said) == 0 || slices.ContainsFunc(scheduler.Pending(f), func(p scheduler.PendingPod) bool {
+		return p.Pod == pod && p.Id != "" && p.Id != "sched.waiting" // for a reason other than the claim
+	}) {
 		return finding.Finding{}, false
 	}
 	found := claimFinding(pod, append(evidence, finding.FieldEvidence(finding.Object{Kind: "Cluster"}, "ResourceSlices",

@@ -79,7 +79,8 @@ func pendingChecks() []engine.Check {
 		"size, taints and state, and allocatable minus the requests of all pods that have not terminated. The first " +
 		"step that no node passes is the reason. Findings about pods younger than 30 s are Info. Pods that a " +
 		"scheduling gate or an autoscaler holds back are reported as sched.waiting."
-	const reads = "Unscheduled Pods that request GPUs, their PodScheduled condition and events; Node .status.allocatable, .spec.taints, labels"
+	const reads = "Unscheduled Pods that request GPUs or are meant for GPU nodes, their PodScheduled condition and " +
+		"events; Node .status.allocatable, .spec.taints, labels; ResourceClaims, ResourceSlices"
 	titles := []struct {
 		id, title string
 		sources   []string
@@ -132,14 +133,18 @@ func reportPending(f *facts.Facts, r *engine.Result, id string) {
 	if r.Lacks(f, "api/pods") || r.Lacks(f, "api/nodes") {
 		return
 	}
-	for _, p := range scheduler.Pending(f) {
+	all := scheduler.Pending(f)
+	if id == "sched.insufficient-other" {
+		all = append(slices.Clip(all), scheduler.Beside(f)...)
+	}
+	for _, p := range all {
 		if p.Id != id {
 			continue
 		}
 		issue := finding.Finding{
 			Title: p.Title, Object: facts.PodObject(p.Pod), Nodes: p.Nodes, Severity: p.Severity,
 			Confidence: p.Confidence,
-			Evidence:   p.Evidence, Fix: p.Fix,
+			Evidence:   p.Evidence, Fix: p.Fix, Vague: p.Vague,
 		}
 		if old := predecessor(f, p.Pod); old != nil && id == "sched.all-in-use" {
 			describeDeadlock(p.Pod, old, &issue)

@@ -92,6 +92,10 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 		return
 	}
 	var helpers []*corev1.Pod
+	beside := scheduler.Beside(f)
+	for i := range beside {
+		helpers = append(helpers, beside[i].Pod)
+	}
 	seen := map[finding.Object]bool{}
 	for _, p := range scheduler.Pending(f) {
 		for _, v := range p.Pod.Spec.Volumes {
@@ -107,7 +111,9 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 	}
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
-		ours := f.UsesGPU(pod) || facts.ComponentOf(pod.Labels, &pod.Spec) != ""
+		// Of a share of a GPU, the scheduling layer does not report that it waits for quota.
+		ours := f.UsesGPU(pod) && (len(facts.GPUDemand(pod)) > 0 || f.Waits(pod, false) == "") ||
+			facts.ComponentOf(pod.Labels, &pod.Spec) != ""
 		switch {
 		case facts.OtherAccelerator(pod) != "" && inTrouble(f, pod): // reported by wl.other-accelerator
 		case len(pod.Spec.ResourceClaims) > 0 && pod.Spec.NodeName == "" &&
@@ -115,7 +121,7 @@ func checkMessages(f *facts.Facts, r *engine.Result) {
 				return strings.Contains(c.Message, "resource class ") // before Kubernetes 1.31
 			}): // reported by the DRA layer
 		case slices.Contains(f.FailingPlacers(), pod): // reported by sched.queued
-		case slices.Contains(helpers, pod): // reported by sched.volume
+		case slices.Contains(helpers, pod): // reported by sched.volume or sched.insufficient-other
 		case inTrouble(f, pod) && (!ours || pod.DeletionTimestamp != nil):
 			issue := finding.Finding{
 				Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Title: "the pod is not running",

@@ -56,6 +56,7 @@ func (s *Scheduler) nodeSelector(pod *corev1.Pod, want map[corev1.ResourceName]i
 		}
 	}
 	s.unmet(pod, able, &v)
+	underOtherKey(pod, able, &v)
 	if plain := Keep(s.F.Nodes, func(n *facts.Node) bool { return Selects(pod, n) }); len(plain) > 0 {
 		v.Title = "the pod's node selector or affinity matches only nodes that have no GPUs"
 		v.Evidence = append(v.Evidence,
@@ -95,6 +96,29 @@ func (s *Scheduler) unmet(pod *corev1.Pod, able []*facts.Node, v *verdict) {
 		text += "; " + has
 	}
 	v.Evidence = append(v.Evidence, finding.Evidence{Source: "labels of the GPU nodes", Text: words.Clip(text)})
+}
+
+// underOtherKey describes a label of the node selector whose value a node has under a different key.
+func underOtherKey(pod *corev1.Pod, able []*facts.Node, v *verdict) {
+	for _, key := range slices.Sorted(maps.Keys(pod.Spec.NodeSelector)) {
+		value := pod.Spec.NodeSelector[key]
+		if slices.Contains([]string{"", "1", "true", "yes", "enabled", "default", "none", "linux", "amd64"}, value) ||
+			slices.ContainsFunc(able, func(n *facts.Node) bool { _, has := n.Labels[key]; return has }) {
+			continue
+		}
+		moved := pod.DeepCopy()
+		delete(moved.Spec.NodeSelector, key)
+		for _, n := range able {
+			for _, other := range words.SortedKeys(n.Labels) {
+				if n.Labels[other] == value && Selects(moved, n) {
+					v.Title = fmt.Sprintf("no GPU node has the label %s that the pod selects, but %s has %s=%s",
+						key, n.Name, other, value)
+					v.Fix.Text = "Select that label instead" + orLabel(pod)
+					return
+				}
+			}
+		}
+	}
 }
 
 // unlabeled returns a node with free GPUs that the pod would select if GPU feature discovery had labeled the node like

@@ -55,8 +55,8 @@ func (p placement) quote(pod *corev1.Pod) string {
 
 // otherwise returns the verdict if GPUs are free but another constraint excludes the pod.
 func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.Node) verdict {
-	need := facts.Demand(pod)
-	need[corev1.ResourcePods] = 1
+	need := map[corev1.ResourceName]int64{corev1.ResourcePods: 1}
+	maps.Copy(need, facts.Demand(pod))
 	var lacking []finding.Evidence
 	var scarce []string
 	blocked := Keep(roomy, func(n *facts.Node) bool {
@@ -188,7 +188,7 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 			Commands: facts.EditCommands(pod),
 		}
 		if !strings.Contains(message, "nodes are available") {
-			s.describeQueue(pod, &v)
+			s.describeQueue(pod, message, roomy, &v)
 		}
 	}
 	return v

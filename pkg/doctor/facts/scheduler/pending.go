@@ -31,6 +31,7 @@ type verdict struct {
 	Nodes      []string // nodes that could run the pod without this problem
 	Evidence   []finding.Evidence
 	Fix        finding.Fix
+	Vague      bool // the reason is only in the message, so any signature for the message is better
 	// Helper is the pod that should create a volume for this pod but is not scheduled itself, or nil if there is none.
 	Helper *corev1.Pod
 }
@@ -330,7 +331,7 @@ func (s *Scheduler) scales(pod *corev1.Pod) (finding.Evidence, bool) {
 func (s *Scheduler) evaluate(pod *corev1.Pod, message string) verdict {
 	switch {
 	case aboutClaims(message):
-		return verdict{}
+		return ofScheduler(s.F, pod, message)
 	case Unbound(message),
 		strings.Contains(message, "persistentvolumeclaim"):
 		return s.volume(pod, message, nil)
@@ -340,7 +341,7 @@ func (s *Scheduler) evaluate(pod *corev1.Pod, message string) verdict {
 	}
 	want := facts.GPUDemand(pod)
 	if len(want) == 0 {
-		return s.claiming(message)
+		return s.unrequested(pod, message)
 	}
 	base := s.nodes
 	for _, name := range slices.Sorted(maps.Keys(want)) {
@@ -377,22 +378,6 @@ func (s *Scheduler) evaluate(pod *corev1.Pod, message string) verdict {
 	return s.otherwise(pod, message, roomy)
 }
 
-// claiming returns the verdict on a pod that requests GPUs only with claims. The DRA layer checks the devices; all
-// other reasons are from the scheduler's message.
-func (s *Scheduler) claiming(message string) verdict {
-	if message == "" {
-		return verdict{}
-	}
-	return verdict{
-		Id: "sched.unschedulable", Severity: finding.Error, Confidence: finding.Likely,
-		Title: "the scheduler cannot schedule a pod with a claim for GPUs, for a reason other than the claim",
-		Nodes: s.names(s.nodes),
-		Fix: finding.Fix{
-			Text: "Check the scheduler's message, the pod's other requests and its selectors, and the nodes' taints.",
-		},
-	}
-}
-
 // Keep returns the nodes that satisfy a predicate.
 func Keep(nodes []*facts.Node, when func(*facts.Node) bool) []*facts.Node {
 	var kept []*facts.Node
@@ -417,7 +402,8 @@ func covers(want map[corev1.ResourceName]int64, has func(corev1.ResourceName) in
 // claims.
 func aboutClaims(message string) bool {
 	return slices.ContainsFunc([]string{
-		"cannot allocate all claims", "waiting for resource claim", "resourceclaim", "resource claim", "device class",
+		"cannot allocate all claims", "dra claims", "waiting for resource claim", "resourceclaim", "resource claim",
+		"device class",
 	}, func(text string) bool { return strings.Contains(strings.ToLower(message), text) })
 }
 

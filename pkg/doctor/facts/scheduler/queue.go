@@ -3,6 +3,7 @@ package scheduler
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
 // queues contains the labels and annotations with which pods specify their queue, and the API group of the queue if
@@ -22,25 +24,54 @@ var queues = []struct{ key, group string }{
 
 // describeQueue describes a pod that is not being scheduled, if the scheduler's message does not name a problem with
 // the nodes.
-func (s *Scheduler) describeQueue(pod *corev1.Pod, v *verdict) {
+func (s *Scheduler) describeQueue(pod *corev1.Pod, message string, roomy []*facts.Node, v *verdict) {
 	v.Fix = finding.Fix{
 		Text: "The message contains no reason. Check the scheduler's log for this pod.",
 		Commands: []string{shell.Command("kubectl get pods -A | grep -i %s",
 			cmp.Or(pod.Spec.SchedulerName, "scheduler"))},
+	}
+	reason := reasonIn(message)
+	told := reason != ""
+	if told {
+		v.Title = words.Clip("GPUs are free, but the scheduler rejects their nodes: " + reason)
+		v.Evidence = append(v.Evidence, QuoteAllocatable(roomy)...)
+		v.Fix.Text = "Correct what the reason names, in the pod or on the nodes. If it is not true, look for it in the " +
+			"scheduler's log and in the fixes of its newer releases."
 	}
 	for _, q := range queues {
 		name := cmp.Or(pod.Labels[q.key], pod.Annotations[q.key])
 		if name == "" {
 			continue
 		}
+		problem := append(s.F.QueueProblem(q.group, name, nil), s.F.OtherNodePool(pod, name)...)
+		if len(problem) == 0 && told {
+			return
+		}
 		v.Title = "GPUs are free, but the scheduler skips the pod without giving a reason: check its queue " + name
 		v.Evidence = append(v.Evidence, finding.FieldEvidence(facts.PodObject(pod), ".metadata", "%s=%s", q.key, name))
-		v.Evidence = append(v.Evidence, s.F.QueueProblem(q.group, name, nil)...)
-		v.Evidence = append(v.Evidence, s.F.OtherNodePool(pod, name)...)
+		v.Evidence = append(v.Evidence, problem...)
 		v.Fix.Text = "Check whether the queue exists, is open, has no child queues, and has a quota or limit that " +
 			"allows the GPUs. Check the scheduler's log for this pod."
 		return
 	}
+}
+
+// reasonEnd matches what separates the reasons in a message of KAI or Volcano.
+var reasonEnd = regexp.MustCompile(`\n|, \d`)
+
+// reasonIn returns the first reason for which the scheduler's message says that KAI or Volcano rejects nodes other than
+// those of the control plane, or "".
+func reasonIn(message string) string {
+	_, reasons, ok := strings.Cut(message, "were found: ")
+	if !ok {
+		_, reasons, _ = strings.Cut(message, "nodes are unavailable: ")
+	}
+	for _, reason := range reasonEnd.Split(reasons, -1) {
+		if reason = strings.Trim(reason, "0123456789. \n"); !strings.Contains(reason, "{node-role.kubernetes.io/") {
+			return reason
+		}
+	}
+	return ""
 }
 
 // pinned describes a pod that Kueue's topology-aware scheduling has assigned to a full node although another node has

@@ -66,3 +66,18 @@ func FuzzInsufficientInMessage(f *testing.F) {
 	f.Add("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.")
 	f.Fuzz(func(_ *testing.T, text string) { insufficientInMessage(text) })
 }
+
+func TestReasonIn(t *testing.T) {
+	for message, want := range map[string]string{
+		"no nodes with enough resources were found: 1 node(s) had untolerated taint {node-role.kubernetes.io/master: }. \n" +
+			"2 MIG job cannot be scheduled on non-MIG node.": "MIG job cannot be scheduled on non-MIG node",
+		"0/2 nodes are unavailable: 2 node(s) pod number exceeded.": "node(s) pod number exceeded",
+		"no nodes with enough resources were found.":                "",
+		"Unable to schedule pod":                                    "",
+		"pod group is not ready, 1 Pending, 1 minAvailable":         "",
+	} {
+		if got := reasonIn(message); got != want {
+			t.Errorf("reasonIn(%q) = %q, want %q", message, got, want)
+		}
+	}
+}
