@@ -183,3 +183,32 @@ func (f *Facts) withoutGPU(pod *corev1.Pod, n *Node) (source, text string) {
 	}
 	return n.Object().String(), text
 }
+
+// gfxNamed matches the real target of an AMD GPU, or the GPU's name, in logs and labels of nodes.
+var gfxNamed = regexp.MustCompile(
+	`(?:compute|gpu_type)=gfx(\d{1,2})[0-9a-f]{2}\b|Radeon[ _-](?:RX|PRO W)[ _-]?([5679])\d{3}\b`,
+)
+
+// overridden reports a pod that makes ROCm treat its GPU as a GPU of another generation.
+func (f *Facts) overridden(pod *corev1.Pod, n *Node) (source, text string) {
+	for c := range Containers(pod) {
+		for _, value := range EnvOf(c.Env, "HSA_OVERRIDE_GFX_VERSION") {
+			major, _, _ := strings.Cut(value, ".")
+			texts := []string{n.Labels["amd.com/gpu.product-name"]}
+			for _, l := range f.LogsOf(pod) {
+				texts = append(texts, l.Text)
+			}
+			for _, m := range gfxNamed.FindAllStringSubmatch(strings.Join(texts, "\n"), -1) {
+				is := m[1]
+				if is == "" { // the series of Radeon cards
+					is = map[string]string{"5": "10", "6": "10", "7": "11", "9": "12"}[m[2]]
+				}
+				if is != major {
+					return PodObject(pod).String() + ", container " + c.Name + " .env, its log and labels of its node",
+						"conflict: HSA_OVERRIDE_GFX_VERSION=" + value + ", the GPU is gfx" + is + " (" + m[0] + ")"
+				}
+			}
+		}
+	}
+	return "", ""
+}

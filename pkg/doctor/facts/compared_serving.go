@@ -1,10 +1,18 @@
 package facts
 
 import (
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
 // kserveDefaults reports an InferenceService that requests no resources and whose container therefore has the limits
@@ -44,4 +52,131 @@ func (f *Facts) withoutSidecar(pod *corev1.Pod, _ *Node) (source, text string) {
 	return PodObject(pod).String() + " .spec.volumes, .spec.containers and .metadata.annotations",
 		"conflict: volume " + pod.Spec.Volumes[at].Name + " of " + driver + ", no annotation " + annotation +
 			" and no sidecar"
+}
+
+// listensAt matches the line with which a server logs its address and port.
+var listensAt = regexp.MustCompile(`(?i)\b(?:running|listening|serving|started)\b[^\n]{0,30}?(?:\bon|\bat|URL:) +` +
+	`(?:\w+://)?(localhost|\*?|[0-9.]+|\[[0-9a-f:]*\]):(\d{2,5})\b`)
+
+// listener is an address at which a container's program listens, according to its log.
+type listener struct{ source, host, port, line string }
+
+func (l listener) isLoopback() bool {
+	return l.host == "localhost" || l.host == "[::1]" || strings.HasPrefix(l.host, "127.")
+}
+
+// listenersOf returns the addresses at which the only container of a pod listens.
+func (f *Facts) listenersOf(pod *corev1.Pod) (all []listener) {
+	if len(pod.Spec.Containers) != 1 || pod.Spec.HostNetwork {
+		return nil // a proxy in another container may forward connections
+	}
+	for _, l := range slices.Concat(f.HeadsOf(pod), f.LogsOf(pod)) {
+		if l.Previous || l.Container != pod.Spec.Containers[0].Name {
+			continue
+		}
+		for line := range strings.Lines(l.Text) {
+			if m := listensAt.FindStringSubmatch(line); m != nil {
+				all = append(all, listener{LogSource(l), m[1], m[2], words.Clip(strings.TrimSpace(line))})
+			}
+		}
+	}
+	return all
+}
+
+// onlyOnLoopback returns the only address at which the pod's program listens, if it is a loopback address.
+func (f *Facts) onlyOnLoopback(pod *corev1.Pod) (l listener, ok bool) {
+	all := f.listenersOf(pod)
+	if len(all) == 0 || slices.ContainsFunc(all, func(l listener) bool {
+		return !l.isLoopback() || l.port != all[0].port
+	}) {
+		return l, false
+	}
+	return all[0], true
+}
+
+// unserved reports a Service whose port a pod does not serve, because its program listens only on a loopback address.
+// If the port differs, too, the log must begin with the start of the container: otherwise another server may serve the
+// Service's port.
+func (f *Facts) unserved(pod *corev1.Pod, _ *Node) (source, text string) {
+	l, ok := f.onlyOnLoopback(pod)
+	if !ok {
+		return "", ""
+	}
+	c := &pod.Spec.Containers[0]
+	for i := range f.Services {
+		s := &f.Services[i]
+		if s.Namespace != pod.Namespace || len(s.Spec.Selector) == 0 ||
+			!labels.SelectorFromSet(s.Spec.Selector).Matches(labels.Set(pod.Labels)) {
+			continue
+		}
+		for _, p := range s.Spec.Ports {
+			port := p.TargetPort.String()
+			if port == "0" || port == "" {
+				port = strconv.Itoa(int(p.Port))
+			}
+			for _, named := range c.Ports {
+				if named.Name == port {
+					port = strconv.Itoa(int(named.ContainerPort))
+				}
+			}
+			if port == l.port || f.fromStart(pod) && !slices.ContainsFunc(f.LogsOf(pod), func(l *snapshot.Log) bool {
+				return strings.Contains(l.Text, port)
+			}) && !strings.Contains(strings.Join(wordsOf(c), " "), port) {
+				return "Service " + s.Namespace + "/" + s.Name + " .spec.ports, and " + l.source, "conflict: Service " +
+					s.Name + " uses port " + port + ", the program listens only on " + l.host + ":" + l.port
+			}
+		}
+	}
+	return "", ""
+}
+
+// fromStart reports whether the log of the pod's only container begins when the container started.
+func (f *Facts) fromStart(pod *corev1.Pod) bool {
+	for _, l := range f.LogsOf(pod) {
+		line, _, _ := strings.Cut(l.Text, "\n")
+		at, stamped := timeOf(line, f.Now)
+		for _, s := range pod.Status.ContainerStatuses {
+			if run := s.State.Running; stamped && !l.Previous && run != nil &&
+				at.Sub(run.StartedAt.Time).Abs() < 2*time.Minute {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// otherFamily reports a program that listens on IPv4 although its pod has only IPv6 addresses.
+func (f *Facts) otherFamily(pod *corev1.Pod, _ *Node) (source, text string) {
+	if len(pod.Status.PodIPs) == 0 || slices.ContainsFunc(pod.Status.PodIPs, func(ip corev1.PodIP) bool {
+		return !strings.Contains(ip.IP, ":")
+	}) {
+		return "", ""
+	}
+	for _, l := range f.listenersOf(pod) {
+		if l.host != "0.0.0.0" {
+			return "", ""
+		}
+		source, text = l.source+", and "+PodObject(pod).String()+" .status.podIPs",
+			"conflict: listens on 0.0.0.0:"+l.port+", the pod has only the IPv6 address "+pod.Status.PodIPs[0].IP
+	}
+	return source, text
+}
+
+// Responds returns the last line in a container's log about a successful response for the path, if the line is from the
+// last minutes.
+func (f *Facts) Responds(pod *corev1.Pod, container, path string) (finding.Evidence, bool) {
+	for _, l := range f.LogsOf(pod) {
+		if l.Container != container || l.Previous {
+			continue
+		}
+		lines := strings.Split(l.Text, "\n")
+		for _, line := range slices.Backward(lines) {
+			_, rest, found := strings.Cut(line, "GET "+path+" ")
+			at, stamped := timeOf(line, f.Now)
+			if found && stamped && strings.Contains(rest, " 200") && f.Now.Sub(at).Abs() < 2*time.Minute {
+				return finding.Evidence{Source: LogSource(l), Time: at, Text: words.Clip(line)}, true
+			}
+		}
+	}
+	return finding.Evidence{}, false
 }
