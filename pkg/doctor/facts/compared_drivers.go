@@ -203,12 +203,13 @@ func (f *Facts) overridden(pod *corev1.Pod, n *Node) (source, text string) {
 				if is == "" { // the series of Radeon cards
 					is = map[string]string{"5": "10", "6": "10", "7": "11", "9": "12"}[m[2]]
 				}
-				if is != major {
-					return PodObject(pod).String() + ", container " + c.Name + " .env, its log and labels of its node",
-						"conflict: HSA_OVERRIDE_GFX_VERSION=" + value + ", the GPU is gfx" + is + " (" + m[0] + ")"
+				if is == major {
+					return "", "" // for example the second GPU
 				}
+				source = PodObject(pod).String() + ", container " + c.Name + " .env, its log and labels of its node"
+				text = "conflict: HSA_OVERRIDE_GFX_VERSION=" + value + ", the GPU is gfx" + is + " (" + m[0] + ")"
 			}
 		}
 	}
-	return "", ""
+	return source, text
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
-	"github.com/gpu-fault/kubectl-gpu-fault/pkg/snapshot"
 )
 
 // kserveDefaults reports an InferenceService that requests no resources and whose container therefore has the limits
@@ -55,7 +54,7 @@ func (f *Facts) withoutSidecar(pod *corev1.Pod, _ *Node) (source, text string) {
 }
 
 // listensAt matches the line with which a server logs its address and port.
-var listensAt = regexp.MustCompile(`(?i)\b(?:running|listening|serving|started)\b[^\n]{0,30}?(?:\bon|\bat|URL:) +` +
+var listensAt = regexp.MustCompile(`(?i)\b(?:running|listening|serving|started)\b[^\n]{0,30}?(?:\bon|\bat|URL):? +` +
 	`(?:\w+://)?(localhost|\*?|[0-9.]+|\[[0-9a-f:]*\]):(\d{2,5})\b`)
 
 // listener is an address at which a container's program listens, according to its log.
@@ -83,26 +82,33 @@ func (f *Facts) listenersOf(pod *corev1.Pod) (all []listener) {
 	return all
 }
 
-// onlyOnLoopback returns the only address at which the pod's program listens, if it is a loopback address.
+// onlyOnLoopback returns the only address at which the pod's program listens, if it is a loopback address. A pod whose
+// readiness probe succeeds there is no such pod.
 func (f *Facts) onlyOnLoopback(pod *corev1.Pod) (l listener, ok bool) {
 	all := f.listenersOf(pod)
 	if len(all) == 0 || slices.ContainsFunc(all, func(l listener) bool {
 		return !l.isLoopback() || l.port != all[0].port
-	}) {
+	}) || isProbed(pod, all[0].port) && RunsReady(pod) {
 		return l, false
 	}
 	return all[0], true
 }
 
-// unserved reports a Service whose port a pod does not serve, because its program listens only on a loopback address.
-// If the port differs, too, the log must begin with the start of the container: otherwise another server may serve the
-// Service's port.
+// isProbed reports whether a probe of the pod's first container connects to the port.
+func isProbed(pod *corev1.Pod, port string) bool {
+	c := &pod.Spec.Containers[0]
+	return slices.ContainsFunc([]*corev1.Probe{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe},
+		func(p *corev1.Probe) bool { return strconv.Itoa(int(probedPort(c, p))) == port })
+}
+
+// unserved reports a Service that uses a port of a pod whose program listens only on a loopback address. If the port
+// differs, too, another program in the container may serve it, unless the address is the program's default.
 func (f *Facts) unserved(pod *corev1.Pod, _ *Node) (source, text string) {
 	l, ok := f.onlyOnLoopback(pod)
 	if !ok {
 		return "", ""
 	}
-	c := &pod.Spec.Containers[0]
+	_, why := f.loopbackOnly(pod, nil)
 	for i := range f.Services {
 		s := &f.Services[i]
 		if s.Namespace != pod.Namespace || len(s.Spec.Selector) == 0 ||
@@ -111,38 +117,21 @@ func (f *Facts) unserved(pod *corev1.Pod, _ *Node) (source, text string) {
 		}
 		for _, p := range s.Spec.Ports {
 			port := p.TargetPort.String()
-			if port == "0" || port == "" {
+			if port == "0" {
 				port = strconv.Itoa(int(p.Port))
 			}
-			for _, named := range c.Ports {
+			for _, named := range pod.Spec.Containers[0].Ports {
 				if named.Name == port {
 					port = strconv.Itoa(int(named.ContainerPort))
 				}
 			}
-			if port == l.port || f.fromStart(pod) && !slices.ContainsFunc(f.LogsOf(pod), func(l *snapshot.Log) bool {
-				return strings.Contains(l.Text, port)
-			}) && !strings.Contains(strings.Join(wordsOf(c), " "), port) {
+			if port == l.port || strings.Contains(why, ", the default of ") {
 				return "Service " + s.Namespace + "/" + s.Name + " .spec.ports, and " + l.source, "conflict: Service " +
 					s.Name + " uses port " + port + ", the program listens only on " + l.host + ":" + l.port
 			}
 		}
 	}
 	return "", ""
-}
-
-// fromStart reports whether the log of the pod's only container begins when the container started.
-func (f *Facts) fromStart(pod *corev1.Pod) bool {
-	for _, l := range f.LogsOf(pod) {
-		line, _, _ := strings.Cut(l.Text, "\n")
-		at, stamped := timeOf(line, f.Now)
-		for _, s := range pod.Status.ContainerStatuses {
-			if run := s.State.Running; stamped && !l.Previous && run != nil &&
-				at.Sub(run.StartedAt.Time).Abs() < 2*time.Minute {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // otherFamily reports a program that listens on IPv4 although its pod has only IPv6 addresses.
@@ -153,8 +142,14 @@ func (f *Facts) otherFamily(pod *corev1.Pod, _ *Node) (source, text string) {
 		return "", ""
 	}
 	for _, l := range f.listenersOf(pod) {
-		if l.host != "0.0.0.0" {
+		if l.host != "0.0.0.0" || isProbed(pod, l.port) && RunsReady(pod) {
 			return "", ""
+		}
+		c := &pod.Spec.Containers[0]
+		if !isProbed(pod, l.port) && !slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool {
+			return strconv.Itoa(int(p.ContainerPort)) == l.port
+		}) {
+			continue
 		}
 		source, text = l.source+", and "+PodObject(pod).String()+" .status.podIPs",
 			"conflict: listens on 0.0.0.0:"+l.port+", the pod has only the IPv6 address "+pod.Status.PodIPs[0].IP
@@ -162,7 +157,7 @@ func (f *Facts) otherFamily(pod *corev1.Pod, _ *Node) (source, text string) {
 	return source, text
 }
 
-// Responds returns the last line in a container's log about a successful response for the path, if the line is from the
+// Responds returns the last line in a container's log about a successful response to a probe, if the line is from the
 // last minutes.
 func (f *Facts) Responds(pod *corev1.Pod, container, path string) (finding.Evidence, bool) {
 	for _, l := range f.LogsOf(pod) {

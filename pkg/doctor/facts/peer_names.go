@@ -173,7 +173,7 @@ func (f *Facts) awaits(pod *corev1.Pod) (source, host, subdomain string) {
 	for _, l := range f.LogsOf(pod) {
 		last := words.LastLine(l.Text)
 		if l.Previous || RunsReady(pod) || !words.ContainsAny(last, nameUnknown) &&
-			!words.ContainsAny(strings.ToLower(last), []string{"waiting", "retry", "resolve", "not ready"}) {
+			!words.ContainsAny(strings.ToLower(last), []string{"waiting", "retry", "not resolve", "not ready"}) {
 			continue
 		}
 		for _, m := range namesOfPods.FindAllStringSubmatch(last, -1) {

@@ -268,7 +268,7 @@ func LookedAt(r doctor.Report) string {
 	pods := " and " + count.Of(s.GPUPods, "GPU pod")
 	if s.OtherPods > 0 {
 		pods = ", " + count.Of(s.GPUPods, "GPU pod") + " and " + count.Of(s.OtherPods, "pod") +
-			" with other accelerators"
+			" with other accelerators,"
 	}
 	text := fmt.Sprintf("Inspected %s%s with %s", nodes, pods, count.Of(s.Checks, "check"))
 	if r.Snapshot.Context != "" {

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -118,6 +119,11 @@ func describeUnready(f *facts.Facts, pod *corev1.Pod, unhealthy finding.Evidence
 			shell.Command("kubectl -n %s logs %s --all-containers --tail=50", pod.Namespace, pod.Name),
 		},
 	}
+	if f.Age(pod) <= slowStart {
+		issue.Title, issue.Confidence = "the pod is not ready, and its program only repeats what it waits for", finding.Possible
+		e, _ := lastWords(f, pod, "")
+		issue.Evidence = append(issue.Evidence, e)
+	}
 	kind, _, _ := strings.Cut(unhealthy.Text, " ")
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
@@ -134,13 +140,16 @@ func describeUnready(f *facts.Facts, pod *corev1.Pod, unhealthy finding.Evidence
 			continue
 		}
 		name, timeout := strings.ToLower(kind)+"Probe", max(probe.TimeoutSeconds, 1)
-		issue.Title = fmt.Sprintf("the pod is not ready, because the program takes longer than the %d s that the %s of "+
-			"container %s waits for a response", timeout, name, c.Name)
+		issue.Title = fmt.Sprintf("the pod is not ready, because it does not respond to the %s of container %s within "+
+			"%d s", name, c.Name, timeout)
 		issue.Fix.Text = fmt.Sprintf("If the program is slow rather than hung, raise timeoutSeconds of the %s (now %d); "+
-			"initialDelaySeconds and periodSeconds do not change how long the probe waits. If it hangs, find out why.",
+			"initialDelaySeconds and periodSeconds do not change how long the probe waits. If the program hangs, or its "+
+			"connections are dropped, find out why.",
 			name, timeout)
 		if e, ok := f.Responds(pod, c.Name, probe.HTTPGet.Path); ok {
 			issue.Evidence = append(issue.Evidence, e)
+			issue.Title = fmt.Sprintf("the pod is not ready, because its program takes longer to respond than the %s of "+
+				"container %s waits (%d s)", name, c.Name, timeout)
 			issue.Fix.Text = fmt.Sprintf("The program responds, but too late. Set timeoutSeconds of the %s (now %d) to 5 "+
 				"or more, where the pod's template is generated. A health check that runs the model, as SGLang's "+
 				"/health does, takes about a second or more under load. initialDelaySeconds and periodSeconds do not "+
@@ -156,7 +165,7 @@ func describeUnready(f *facts.Facts, pod *corev1.Pod, unhealthy finding.Evidence
 func waitsOn(f *facts.Facts, pod *corev1.Pod) bool {
 	e, _ := lastWords(f, pod, "")
 	lines := strings.Split(digits.ReplaceAllString(e.Text, ""), "\n")
-	return f.Age(pod) > startTime && len(lines) > 2 && waits.MatchString(lines[0]) &&
+	return f.Age(pod) > 5*time.Minute && len(lines) > 2 && waits.MatchString(lines[0]) &&
 		len(slices.Compact(lines)) == 1 && !strings.HasSuffix(e.Source, "previous instance")
 }
 
