@@ -208,8 +208,8 @@ func TestOthersProbes(t *testing.T) {
 		`(Client.Timeout exceeded while awaiting headers)`
 	const answers = `[2026-01-01 11:59:30] INFO: "GET /health HTTP/1.1" 200 OK`
 	for name, c := range map[string]struct{ event, log, want string }{
-		"responds":  {slow, answers, "takes longer to respond"},
-		"responded": {slow, strings.Replace(answers, "11:59", "11:20", 1), "does not respond to the readinessProbe"},
+		"responds":  {slow, answers, "responds, but later than the Readiness probe waits"},
+		"responded": {slow, strings.Replace(answers, "11:59", "11:20", 1), "its probe fails"},
 		"refused":   {"Readiness probe failed: dial tcp 10.1.1.1:8000: connect: connection refused", "", "its probe fails"},
 	} {
 		for _, resource := range []corev1.ResourceName{

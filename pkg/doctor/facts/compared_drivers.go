@@ -191,25 +191,34 @@ var gfxNamed = regexp.MustCompile(
 
 // overridden reports a pod that makes ROCm treat its GPU as a GPU of another generation.
 func (f *Facts) overridden(pod *corev1.Pod, n *Node) (source, text string) {
-	for c := range Containers(pod) {
-		for _, value := range EnvOf(c.Env, "HSA_OVERRIDE_GFX_VERSION") {
-			major, _, _ := strings.Cut(value, ".")
-			texts := []string{n.Labels["amd.com/gpu.product-name"]}
-			for _, l := range f.LogsOf(pod) {
-				texts = append(texts, l.Text)
-			}
-			for _, m := range gfxNamed.FindAllStringSubmatch(strings.Join(texts, "\n"), -1) {
-				is := m[1]
-				if is == "" { // the series of Radeon cards
-					is = map[string]string{"5": "10", "6": "10", "7": "11", "9": "12"}[m[2]]
-				}
-				if is == major {
-					return "", "" // for example the second GPU
-				}
-				source = PodObject(pod).String() + ", container " + c.Name + " .env, its log and labels of its node"
-				text = "conflict: HSA_OVERRIDE_GFX_VERSION=" + value + ", the GPU is gfx" + is + " (" + m[0] + ")"
-			}
+	value, said := "", n.Labels["amd.com/gpu.product-name"]
+	for i := range pod.Spec.Containers {
+		for _, v := range EnvOf(pod.Spec.Containers[i].Env, "HSA_OVERRIDE_GFX_VERSION") {
+			value = v
 		}
+	}
+	if value == "" {
+		return "", ""
+	}
+	for _, l := range f.LogsOf(pod) {
+		said += "\n" + l.Text
+	}
+	major, _, _ := strings.Cut(value, ".")
+	for _, m := range gfxNamed.FindAllStringSubmatch(said, -1) {
+		is := m[1]
+		switch m[2] { // the series of Radeon cards
+		case "5", "6":
+			is = "10"
+		case "7":
+			is = "11"
+		case "9":
+			is = "12"
+		}
+		if is == major {
+			return "", "" // for example the second GPU
+		}
+		source = PodObject(pod).String() + " .env, its log and labels of its node"
+		text = "conflict: HSA_OVERRIDE_GFX_VERSION=" + value + ", the GPU is gfx" + is + " (" + m[0] + ")"
 	}
 	return source, text
 }

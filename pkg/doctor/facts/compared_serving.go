@@ -164,13 +164,12 @@ func (f *Facts) Responds(pod *corev1.Pod, container, path string) (finding.Evide
 		if l.Container != container || l.Previous {
 			continue
 		}
-		lines := strings.Split(l.Text, "\n")
-		for _, line := range slices.Backward(lines) {
-			_, rest, found := strings.Cut(line, "GET "+path+" ")
-			at, stamped := timeOf(line, f.Now)
-			if found && stamped && strings.Contains(rest, " 200") && f.Now.Sub(at).Abs() < 2*time.Minute {
-				return finding.Evidence{Source: LogSource(l), Time: at, Text: words.Clip(line)}, true
-			}
+		at := strings.LastIndex(l.Text, "GET "+path+" ")
+		line := l.Text[strings.LastIndex(l.Text[:max(at, 0)], "\n")+1:]
+		line, _, _ = strings.Cut(line, "\n")
+		logged, stamped := timeOf(line, f.Now)
+		if at >= 0 && stamped && strings.Contains(line, " 200") && f.Now.Sub(logged).Abs() < 2*time.Minute {
+			return finding.Evidence{Source: LogSource(l), Time: logged, Text: words.Clip(line)}, true
 		}
 	}
 	return finding.Evidence{}, false
