@@ -73,10 +73,8 @@ func (f *Facts) listenersOf(pod *corev1.Pod) (all []listener) {
 		if l.Previous || l.Container != pod.Spec.Containers[0].Name {
 			continue
 		}
-		for line := range strings.Lines(l.Text) {
-			if m := listensAt.FindStringSubmatch(line); m != nil {
-				all = append(all, listener{LogSource(l), m[1], m[2], words.Clip(strings.TrimSpace(line))})
-			}
+		for _, m := range listensAt.FindAllStringSubmatch(l.Text, -1) {
+			all = append(all, listener{LogSource(l), m[1], m[2], words.Clip(m[0])})
 		}
 	}
 	return all
@@ -86,19 +84,24 @@ func (f *Facts) listenersOf(pod *corev1.Pod) (all []listener) {
 // readiness probe succeeds there is no such pod.
 func (f *Facts) onlyOnLoopback(pod *corev1.Pod) (l listener, ok bool) {
 	all := f.listenersOf(pod)
-	if len(all) == 0 || slices.ContainsFunc(all, func(l listener) bool {
-		return !l.isLoopback() || l.port != all[0].port
-	}) || isProbed(pod, all[0].port) && RunsReady(pod) {
-		return l, false
+	for i, next := range all {
+		if !next.isLoopback() || i > 0 && next.port != l.port {
+			return l, false
+		}
+		l = next
 	}
-	return all[0], true
+	return l, len(all) > 0 && !(isProbed(pod, l.port) && RunsReady(pod))
 }
 
 // isProbed reports whether a probe of the pod's first container connects to the port.
 func isProbed(pod *corev1.Pod, port string) bool {
 	c := &pod.Spec.Containers[0]
-	return slices.ContainsFunc([]*corev1.Probe{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe},
-		func(p *corev1.Probe) bool { return strconv.Itoa(int(probedPort(c, p))) == port })
+	for _, p := range []*corev1.Probe{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe} {
+		if strconv.Itoa(int(probedPort(c, p))) == port {
+			return true
+		}
+	}
+	return false
 }
 
 // unserved reports a Service that uses a port of a pod whose program listens only on a loopback address. If the port

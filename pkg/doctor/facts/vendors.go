@@ -284,21 +284,16 @@ func LooksForGPU(pod *corev1.Pod) bool {
 	return false
 }
 
-// others are the pods that Others returns.
-type others []*corev1.Pod
-
 // Others returns the unfinished pods that request other vendors' accelerators and are not GPU pods (see UsesGPU).
-func (f *Facts) Others() []*corev1.Pod {
-	return Once(f, func(f *Facts) (all others) {
-		for i := range f.Snapshot.Pods {
-			pod := &f.Snapshot.Pods[i]
-			if (OtherAccelerator(pod) != "" || f.OtherClass(pod) != "") && !Ended(pod) &&
-				pod.DeletionTimestamp == nil && !f.UsesGPU(pod) {
-				all = append(all, pod)
-			}
+func (f *Facts) Others() (all []*corev1.Pod) {
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		if (OtherAccelerator(pod) != "" || f.OtherClass(pod) != "") && !Ended(pod) &&
+			pod.DeletionTimestamp == nil && !f.UsesGPU(pod) {
+			all = append(all, pod)
 		}
-		return all
-	})
+	}
+	return all
 }
 
 // OtherAccelerator returns the resource name of another vendor's accelerator that a pod requests, or "" if it requests
