@@ -132,20 +132,24 @@ func describeUnready(f *facts.Facts, pod *corev1.Pod, unhealthy finding.Evidence
 			issue.Evidence = append(issue.Evidence, finding.FieldEvidence(facts.PodObject(pod),
 				".readinessProbe of container "+c.Name, "%s", "readiness alone: "+more))
 		}
-		probe := map[string]*corev1.Probe{
-			"Startup": c.StartupProbe, "Liveness": c.LivenessProbe, "Readiness": c.ReadinessProbe,
-		}[kind]
+		probe := c.ReadinessProbe
+		switch kind {
+		case "Startup":
+			probe = c.StartupProbe
+		case "Liveness":
+			probe = c.LivenessProbe
+		}
 		if probe == nil || probe.HTTPGet == nil || !strings.Contains(unhealthy.Text, "Client.Timeout exceeded") ||
 			!strings.Contains(unhealthy.Text, probe.HTTPGet.Path+`": `) {
 			continue
 		}
-		text := fmt.Sprintf("timeoutSeconds %d", max(probe.TimeoutSeconds, 1))
+		said := ""
 		if e, ok := f.Responds(pod, c.Name, probe.HTTPGet.Path); ok {
-			issue.Evidence = append(issue.Evidence, e)
-			text += ", but the program responds later"
+			said = ", but the program responds later: " + e.Text
 		}
 		issue.Evidence = append(issue.Evidence, finding.FieldEvidence(facts.PodObject(pod),
-			"container "+c.Name+" ."+strings.ToLower(kind)+"Probe", "%s", text))
+			"container "+c.Name+" ."+strings.ToLower(kind)+"Probe", "timeoutSeconds %d%s",
+			max(probe.TimeoutSeconds, 1), said))
 	}
 }
 
