@@ -78,6 +78,8 @@ type Summary struct {
 	// NodesRead is the number of GPU nodes from which the helper pod collected data.
 	NodesRead int `json:"nodesRead"`
 	GPUPods   int `json:"gpuPods"`
+	// OtherPods is the number of pods that request other vendors' accelerators.
+	OtherPods int `json:"otherPods,omitempty"`
 	Checks    int `json:"checks"`
 	Errors    int `json:"errors"`   // number of root causes
 	Warnings  int `json:"warnings"` // number of root causes
@@ -125,7 +127,9 @@ func Examine(s *snapshot.Snapshot, o Options) Report {
 	report := Report{
 		APIVersion: snapshot.APIVersion, Kind: Kind, Snapshot: s.Meta, Created: f.Now, Items: []finding.Finding{},
 	}
-	report.Summary = Summary{Nodes: len(f.Nodes), GPUNodes: len(f.GPUNodes), GPUPods: len(f.GPUPods)}
+	report.Summary = Summary{
+		Nodes: len(f.Nodes), GPUNodes: len(f.GPUNodes), GPUPods: len(f.GPUPods), OtherPods: len(f.Others()),
+	}
 	for _, n := range f.GPUNodes {
 		if n.Host != nil {
 			report.Summary.NodesRead++

@@ -186,7 +186,8 @@ func ofFailure(line signatures.Line, withLog bool) bool {
 
 // lastError returns the match for the error at the end of a running pod's log.
 func lastError(f *facts.Facts, pod *corev1.Pod, lines []signatures.Line) []signatures.Match {
-	if len(f.Troubles(pod)) > 0 || !f.AsksForGPU(pod) || facts.ComponentOf(pod.Labels, &pod.Spec) != "" {
+	if len(f.Troubles(pod)) > 0 || !f.AsksForGPU(pod) && facts.OtherAccelerator(pod) == "" ||
+		facts.ComponentOf(pod.Labels, &pod.Spec) != "" {
 		return nil // other checks report these pods
 	}
 	likely := func() []signatures.Match {

@@ -85,6 +85,10 @@ import (
 //	conflict: kubelet root DIR, Pod NAMESPACE/NAME mounts PATH   so the pod registers where the kubelet does not look
 //	driver in DIR, not mounted in the pod of IMAGE               on a platform with such a directory
 //	operator: driver disabled(, toolkit disabled) on PLATFORM    in the ClusterPolicy, for pods of the operator
+//	conflict: Service NAME uses port PORT, the program listens only on ADDRESS:PORT    a loopback address
+//	conflict: listens on 0.0.0.0:PORT, the pod has only the IPv6 address ADDRESS
+//	unpublished: NAME, Service NAME publishes only ready pods, and Pod NAME is not ready    the pod waits for NAME
+//	conflict: HSA_OVERRIDE_GFX_VERSION=VERSION, the GPU is gfxNUMBER (LINE)    of another generation
 //	silent: container NAME for AGE(, with MODEL from Hugging Face through Xet), after: LINE
 //	left over: Pod NAMESPACE/NAME of KIND NAME: its master succeeded    the job has finished
 //	conflict: denied PATH, claim NAME at PATH, fsGroup NUMBER    the user cannot write to the volume's top directory
@@ -115,7 +119,8 @@ func (f *Facts) compared(pod *corev1.Pod) []signatures.Line {
 		f.heldVolume, f.waitsForBinding, f.unexpanded, f.defaultLimit, f.OtherDomain, f.otherKubelet, f.driverElsewhere,
 		f.switchedOff, f.missingFile, f.mountedTwice, f.refusedByPeer, f.movedPort, f.silent, f.withoutDeviceshare,
 		f.LeftOver, f.smiWorks, f.lostAMD, f.offersNone, f.foreignDevice, f.ofKernel, f.unselected, f.keptFile,
-		f.unmounted, f.countedByPeer, f.npusOfNode, f.withoutGPU, f.misplaced,
+		f.unmounted, f.countedByPeer, f.npusOfNode, f.withoutGPU, f.misplaced, f.unserved, f.otherFamily,
+		f.unpublished, f.overridden,
 	}
 	if nodes[0] == nil {
 		all = slices.Concat(f.unadvertised(pod), f.keptOff(pod), f.leftTaint(pod), f.largeVGPUs(pod),

@@ -327,3 +327,42 @@ func mixes(plugin *corev1.Pod) bool {
 	}
 	return false
 }
+
+// gfxNamed matches the real target of an AMD GPU, or the GPU's name, in logs and labels of nodes.
+var gfxNamed = regexp.MustCompile(
+	`(?:compute|gpu_type)=gfx(\d{1,2})[0-9a-f]{2}\b|Radeon[ _-](?:RX|PRO W)[ _-]?([5679])\d{3}\b`,
+)
+
+// overridden reports a pod that makes ROCm treat its GPU as a GPU of another generation.
+func (f *Facts) overridden(pod *corev1.Pod, n *Node) (source, text string) {
+	value, said := "", n.Labels["amd.com/gpu.product-name"]
+	for i := range pod.Spec.Containers {
+		for _, v := range EnvOf(pod.Spec.Containers[i].Env, "HSA_OVERRIDE_GFX_VERSION") {
+			value = v
+		}
+	}
+	if value == "" {
+		return "", ""
+	}
+	for _, l := range f.LogsOf(pod) {
+		said += "\n" + l.Text
+	}
+	major, _, _ := strings.Cut(value, ".")
+	for _, m := range gfxNamed.FindAllStringSubmatch(said, -1) {
+		is := m[1]
+		switch m[2] { // the series of Radeon cards
+		case "5", "6":
+			is = "10"
+		case "7":
+			is = "11"
+		case "9":
+			is = "12"
+		}
+		if is == major {
+			return "", "" // for example the second GPU
+		}
+		source = PodObject(pod).String() + " .env, its log and labels of its node"
+		text = "conflict: HSA_OVERRIDE_GFX_VERSION=" + value + ", the GPU is gfx" + is + " (" + m[0] + ")"
+	}
+	return source, text
+}

@@ -107,6 +107,9 @@ func (f *Facts) loopbackOnly(pod *corev1.Pod, _ *Node) (source, text string) {
 				"conflict: listens on 127.0.0.1 only, " + said
 		}
 	}
+	if l, ok := f.onlyOnLoopback(pod); ok && isProbed(pod, l.port) {
+		return l.source, "conflict: listens on 127.0.0.1 only, according to its log: " + l.line
+	}
 	return "", ""
 }
 

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/redact"
 )
 
@@ -143,4 +144,44 @@ func endedAfter(pod *corev1.Pod, container string) time.Duration {
 		}
 	}
 	return 0
+}
+
+// unpublished reports a pod that waits for the DNS name of a pod that is not ready, if the headless Service publishes
+// only ready pods. Either the pod waits for its own name, or the other pod is waiting, too.
+func (f *Facts) unpublished(pod *corev1.Pod, _ *Node) (source, text string) {
+	l, host, subdomain := f.awaits(pod)
+	peer := Once(f, podsByHostname)[pod.Namespace+"/"+host]
+	if peer == nil || peer.Spec.Subdomain != subdomain || RunsReady(peer) {
+		return "", ""
+	}
+	if _, next, _ := f.awaits(peer); next == "" {
+		return "", ""
+	}
+	for _, s := range f.Services {
+		if s.Namespace == pod.Namespace && s.Name == subdomain && s.Spec.ClusterIP == corev1.ClusterIPNone &&
+			!s.Spec.PublishNotReadyAddresses {
+			return l + ", and Service " + s.Namespace + "/" + s.Name, "unpublished: " + host + "." + subdomain +
+				", Service " + s.Name + " publishes only ready pods, and Pod " + peer.Name + " is not ready"
+		}
+	}
+	return "", ""
+}
+
+// awaits returns the name, HOSTNAME.SUBDOMAIN, for which a pod that is not ready waits, according to the last line of
+// its log.
+func (f *Facts) awaits(pod *corev1.Pod) (source, host, subdomain string) {
+	for _, l := range f.LogsOf(pod) {
+		last := words.LastLine(l.Text)
+		if l.Previous || RunsReady(pod) || !words.ContainsAny(last, nameUnknown) &&
+			!words.ContainsAny(strings.ToLower(last), []string{"waiting", "retry", "not resolve", "not ready"}) {
+			continue
+		}
+		for _, m := range namesOfPods.FindAllStringSubmatch(last, -1) {
+			if Once(f, podsByHostname)[pod.Namespace+"/"+m[1]] != nil &&
+				(m[3] == "" || strings.HasPrefix(m[3]+".", "."+pod.Namespace+".")) {
+				return LogSource(l), m[1], m[2]
+			}
+		}
+	}
+	return "", "", ""
 }

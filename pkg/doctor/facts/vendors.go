@@ -284,6 +284,18 @@ func LooksForGPU(pod *corev1.Pod) bool {
 	return false
 }
 
+// Others returns the unfinished pods that request other vendors' accelerators and are not GPU pods (see UsesGPU).
+func (f *Facts) Others() (all []*corev1.Pod) {
+	for i := range f.Snapshot.Pods {
+		pod := &f.Snapshot.Pods[i]
+		if (OtherAccelerator(pod) != "" || f.OtherClass(pod) != "") && !Ended(pod) &&
+			pod.DeletionTimestamp == nil && !f.UsesGPU(pod) {
+			all = append(all, pod)
+		}
+	}
+	return all
+}
+
 // OtherAccelerator returns the resource name of another vendor's accelerator that a pod requests, or "" if it requests
 // none.
 func OtherAccelerator(pod *corev1.Pod) corev1.ResourceName {

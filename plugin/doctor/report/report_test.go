@@ -254,9 +254,12 @@ func TestHeadlines(t *testing.T) {
 	blind.Summary.Unknown = 4
 	none := healthy()
 	none.Summary.GPUNodes, none.Summary.GPUPods = 0, 0
+	others := none
+	others.Summary.OtherPods = 2
 	for want, r := range map[string]doctor.Report{
-		"1 problem: the NVIDIA toolkit configures a containerd that the kubelet does not use":                 one,
-		"1 problem: the NVIDIA toolkit configures a containerd that the kubelet does not use (and 1 warning)": both,
+		"no problem found, but the checks of nodes and drivers are only for NVIDIA GPUs; 2 pods requested other accelerators": others,
+		"1 problem: the NVIDIA toolkit configures a containerd that the kubelet does not use":                                 one,
+		"1 problem: the NVIDIA toolkit configures a containerd that the kubelet does not use (and 1 warning)":                 both,
 		"2 problems and 1 warning": twoContainerds(),
 		"1 warning: persistence mode is off, so that the driver is loaded anew for each job": onlyWarning,
 		"no problem found": healthy(),

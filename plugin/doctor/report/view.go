@@ -235,6 +235,9 @@ func Headline(r doctor.Report) string {
 		return "1 warning: " + sentence(r.Items[warnings[0]].Title)
 	case len(warnings) > 0:
 		return count.Of(len(warnings), "warning")
+	case r.Summary.GPUNodes == 0 && r.Summary.GPUPods == 0 && r.Summary.OtherPods > 0:
+		return "no problem found, but the checks of nodes and drivers are only for NVIDIA GPUs; " +
+			count.Of(r.Summary.OtherPods, "pod") + " requested other accelerators"
 	case r.Summary.GPUNodes == 0 && r.Summary.GPUPods == 0 && r.Summary.Nodes > 0:
 		return "no NVIDIA GPUs: no node has one, and no pod requests one"
 	case r.Summary.Unknown > 0 && len(r.Unknown) > 0 && len(failed(r).Unknown) == 0:
@@ -251,7 +254,7 @@ func LookedAt(r doctor.Report) string {
 	nodes := count.Of(s.GPUNodes, "GPU node")
 	switch {
 	case s.GPUNodes == 0:
-		nodes = count.Of(s.Nodes, "node") + " without GPUs"
+		nodes = count.Of(s.Nodes, "node") + " without NVIDIA GPUs"
 	case s.NodesRead == 0:
 		nodes += " (not read by a pod)"
 	case s.NodesRead < s.GPUNodes:
@@ -262,8 +265,12 @@ func LookedAt(r doctor.Report) string {
 	if s.GPUNodes > 0 && s.Nodes > s.GPUNodes {
 		nodes += fmt.Sprintf(" of %s", count.Of(s.Nodes, "node"))
 	}
-	text := fmt.Sprintf("Inspected %s and %s with %s", nodes, count.Of(s.GPUPods, "GPU pod"),
-		count.Of(s.Checks, "check"))
+	pods := " and " + count.Of(s.GPUPods, "GPU pod")
+	if s.OtherPods > 0 {
+		pods = ", " + count.Of(s.GPUPods, "GPU pod") + " and " + count.Of(s.OtherPods, "pod") +
+			" with other accelerators,"
+	}
+	text := fmt.Sprintf("Inspected %s%s with %s", nodes, pods, count.Of(s.Checks, "check"))
 	if r.Snapshot.Context != "" {
 		text += ", in context " + clean(r.Snapshot.Context)
 	}

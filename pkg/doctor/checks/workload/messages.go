@@ -324,6 +324,9 @@ func checkOthers(f *facts.Facts, r *engine.Result) {
 			Fix: finding.Fix{Text: "Check the pod's events, and the log of the vendor's device plugin on the nodes."},
 		}
 		for _, t := range f.Troubles(pod) {
+			if t.Ran {
+				issue.Fix.Text = "Check the log of container " + t.Container + ", and the pod's events."
+			}
 			issue.Evidence = append(issue.Evidence, quoteTrouble(pod, t))
 		}
 		for _, e := range f.EventsOfPod(pod) {

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -70,8 +71,8 @@ func describeProbe(f *facts.Facts, pod *corev1.Pod, killed string, issue *findin
 			"(failureThreshold %d)", c.Name, silent, failures)
 		issue.Fix.Text = fmt.Sprintf("The startup probe had succeeded, so a longer startup probe does not help. "+
 			"Check the log of the previous instance to see what the program was doing when it was killed. If it was "+
-			"working (compiling kernels, capturing graphs, processing a long prompt), set a liveness probe that "+
-			"tolerates this, such as periodSeconds 10, timeoutSeconds 30 and failureThreshold 30; the current probe "+
+			"working (loading a model at the first request, compiling kernels, capturing graphs, processing a long "+
+			"prompt), set a liveness probe that tolerates this, such as periodSeconds 10, timeoutSeconds 30 and failureThreshold 30; the current probe "+
 			"tolerates %d s. If the program hung, find out why first.", silent)
 	default:
 		issue.Title = fmt.Sprintf("the liveness probe of container %s fails, and the kubelet kills the container after "+
@@ -105,4 +106,67 @@ func describeProbe(f *facts.Facts, pod *corev1.Pod, killed string, issue *findin
 // isBuiltin reports whether an API version is that of a workload kind built into Kubernetes.
 func isBuiltin(version string) bool {
 	return version == "v1" || strings.HasPrefix(version, "apps/") || strings.HasPrefix(version, "batch/")
+}
+
+// describeUnready describes a running pod whose probe fails without a restart. If the probe times out although the
+// program's log contains the response, a signature says that the timeout is too short.
+func describeUnready(f *facts.Facts, pod *corev1.Pod, unhealthy finding.Evidence, issue *finding.Finding) {
+	issue.Title = "the pod is running but does not become ready, because its probe fails"
+	issue.Severity = finding.Warning
+	issue.Fix = finding.Fix{
+		Text: "Find out why the program does not respond to the probe.",
+		Commands: []string{
+			shell.Command("kubectl -n %s logs %s --all-containers --tail=50", pod.Namespace, pod.Name),
+		},
+	}
+	if f.Age(pod) <= slowStart {
+		issue.Title, issue.Confidence = "the pod is not ready, and its program only repeats what it waits for", finding.Possible
+		e, _ := lastWords(f, pod, "")
+		issue.Evidence = append(issue.Evidence, e)
+	}
+	kind, _, _ := strings.Cut(unhealthy.Text, " ")
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		more, ok := strings.CutPrefix(execOf(c.ReadinessProbe), execOf(c.LivenessProbe)+" && ")
+		if ok && kind == "Readiness" { // no liveness probe failed
+			issue.Evidence = append(issue.Evidence, finding.FieldEvidence(facts.PodObject(pod),
+				".readinessProbe of container "+c.Name, "%s", "readiness alone: "+more))
+		}
+		probe := c.ReadinessProbe
+		switch kind {
+		case "Startup":
+			probe = c.StartupProbe
+		case "Liveness":
+			probe = c.LivenessProbe
+		}
+		if probe == nil || probe.HTTPGet == nil || !strings.Contains(unhealthy.Text, "Client.Timeout exceeded") ||
+			!strings.Contains(unhealthy.Text, probe.HTTPGet.Path+`": `) {
+			continue
+		}
+		said := ""
+		if e, ok := f.Responds(pod, c.Name, probe.HTTPGet.Path); ok {
+			said = ", but the program responds later: " + e.Text
+		}
+		issue.Evidence = append(issue.Evidence, finding.FieldEvidence(facts.PodObject(pod),
+			"container "+c.Name+" ."+strings.ToLower(kind)+"Probe", "timeoutSeconds %d%s",
+			max(probe.TimeoutSeconds, 1), said))
+	}
+}
+
+// waitsOn reports whether the end of a pod's log only repeats that the program is waiting.
+func waitsOn(f *facts.Facts, pod *corev1.Pod) bool {
+	e, _ := lastWords(f, pod, "")
+	lines := strings.Split(digits.ReplaceAllString(e.Text, ""), "\n")
+	return f.Age(pod) > 5*time.Minute && len(lines) > 2 && waits.MatchString(lines[0]) &&
+		len(slices.Compact(lines)) == 1 && !strings.HasSuffix(e.Source, "previous instance")
+}
+
+var digits = regexp.MustCompile(`\d+`)
+
+// execOf returns the command of a probe, or "" if it has none.
+func execOf(probe *corev1.Probe) string {
+	if probe == nil || probe.Exec == nil {
+		return ""
+	}
+	return strings.Join(probe.Exec.Command, " ")
 }

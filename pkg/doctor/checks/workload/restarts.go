@@ -1,6 +1,8 @@
 package workload
 
 import (
+	"slices"
+
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
@@ -11,8 +13,8 @@ func restartsCheck() engine.Check {
 		ID: "wl.restarts", Symptom: engine.Explained, Layer: finding.LayerWorkload,
 		Title: "a running GPU pod fails again and again",
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
-		Reads: "restarts, last state and age of ready pods that request GPUs; logs of their containers' previous " +
-			"instances",
+		Reads: "restarts, last state and age of ready pods that request GPUs or other accelerators; logs of their " +
+			"containers' previous instances",
 		Why:      facts.RestartWhy,
 		Explains: []string{"wl.pod-failing"},
 		Doc:      "https://kubernetes.io/docs/tasks/configure-pod-container/assign-memory-resource/",
@@ -24,7 +26,7 @@ func checkRestarts(f *facts.Facts, r *engine.Result) {
 	if r.Lacks(f, "api/pods") {
 		return
 	}
-	for _, pod := range f.Workloads() {
+	for _, pod := range slices.Concat(f.Workloads(), f.Others()) {
 		found, ok := f.RestartFinding(pod, facts.RestartWords{
 			Fails:  "the GPU pod fails again and again, and runs between the failures",
 			Killed: "the kernel kills the container again and again for using too much of the host's memory",

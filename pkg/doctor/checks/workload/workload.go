@@ -166,8 +166,9 @@ func Checks() []engine.Check {
 			Needs: []engine.Need{engine.NeedAPI}, Reads: "Unhealthy and Killing events, container readiness, " +
 				"the time of the last log line",
 			Why: "Loading a model takes minutes: if the liveness probe does not wait, the kubelet kills the " +
-				"container repeatedly. A pod that has become ready is healthy.",
-			Explains: failing,
+				"container repeatedly. A pod that has become ready is healthy. Pods that request another vendor's " +
+				"accelerator are checked, too.",
+			Explains: append([]string{"wl.other-accelerator"}, failing...),
 			Doc:      "https://kubernetes.io/docs/tasks/configure-pod-container/configure-liveness-readiness-startup-probes/",
 			Run:      checkProbes,
 		},
@@ -364,7 +365,7 @@ func checkProbes(f *facts.Facts, r *engine.Result) {
 	if r.Lacks(f, "api/pods") || r.Lacks(f, "api/events") {
 		return
 	}
-	for _, pod := range f.Workloads() {
+	for _, pod := range slices.Concat(f.Workloads(), f.Others()) {
 		if facts.RunsReady(pod) || pod.Status.Phase != corev1.PodRunning {
 			continue
 		}
@@ -387,25 +388,11 @@ func checkProbes(f *facts.Facts, r *engine.Result) {
 		case killed.Text != "":
 			describeProbe(f, pod, killed.Text, &issue)
 			issue.Evidence = append([]finding.Evidence{killed}, issue.Evidence...)
-		case strings.HasPrefix(unhealthy.Text, "Readiness") && crashes(pod):
+		case crashes(pod):
 			continue // a consequence: no program responds while the container is waiting to be restarted
-		case unhealthy.Text != "" && f.Age(pod) > slowStart && !mayStart(f, pod, unhealthy.Text):
-			issue.Title, issue.Severity = "the pod is running but does not become ready, because its probe "+
-				"fails", finding.Warning
-			issue.Fix = finding.Fix{
-				Text: "Find out why the program does not respond to the probe.",
-				Commands: []string{
-					shell.Command("kubectl -n %s logs %s --all-containers --tail=50", pod.Namespace, pod.Name),
-				},
-			}
-			for i := range pod.Spec.Containers {
-				c := &pod.Spec.Containers[i]
-				more, ok := strings.CutPrefix(execOf(c.ReadinessProbe), execOf(c.LivenessProbe)+" && ")
-				if ok && strings.HasPrefix(unhealthy.Text, "Readiness") { // no liveness probe failed
-					issue.Evidence = append(issue.Evidence, finding.FieldEvidence(facts.PodObject(pod),
-						".readinessProbe of container "+c.Name, "%s", "readiness alone: "+more))
-				}
-			}
+		case unhealthy.Text != "" && (f.Age(pod) > slowStart || waitsOn(f, pod)) &&
+			!mayStart(f, pod, unhealthy.Text):
+			describeUnready(f, pod, unhealthy, &issue)
 		case unhealthy.Text != "":
 			_, last := facts.Silent(f, pod)
 			if last.Text == "" {
@@ -429,12 +416,4 @@ func checkProbes(f *facts.Facts, r *engine.Result) {
 		}
 		r.Add(issue)
 	}
-}
-
-// execOf returns the command of a probe, or "" if it has none.
-func execOf(probe *corev1.Probe) string {
-	if probe == nil || probe.Exec == nil {
-		return ""
-	}
-	return strings.Join(probe.Exec.Command, " ")
 }
