@@ -11,7 +11,7 @@ func IsProgram(image string) bool { return builtin().HasName(image) }
 type programs []signatures.Line
 
 // programsOf returns the releases of the programs in the cluster for which a signature describes a defect, for example
-// of a scheduler that rejects another pod:
+// of a scheduler that rejects another pod. It omits GPU workloads, whose defects do not affect other pods.
 //
 //	program: IMAGE
 func programsOf(f *Facts) programs {
@@ -19,6 +19,9 @@ func programsOf(f *Facts) programs {
 	seen := map[string]bool{}
 	for i := range f.Snapshot.Pods {
 		pod := &f.Snapshot.Pods[i]
+		if f.AsksForGPU(pod) {
+			continue
+		}
 		for c := range Containers(pod) {
 			if seen[c.Image] {
 				continue

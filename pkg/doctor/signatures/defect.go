@@ -124,15 +124,20 @@ func (d *Defect) validate() error {
 	minors := map[string]bool{}
 	for _, text := range d.Fixed {
 		minor := semver.MajorMinor(canonical(text))
-		if minors[minor] {
+		switch {
+		case minor == "":
+			return invalidRelease(text)
+		case minors[minor]:
 			return fmt.Errorf("fixed: two releases of %s: only the first release with the fix is required", minor)
 		}
 		minors[minor] = true
 	}
-	for _, text := range append(d.Fixed, d.Since) {
-		if text != "" && canonical(text) == "" || text == "" && d.Since != "" {
-			return fmt.Errorf("invalid release %q: must be numbers, such as v1.2.3", text)
-		}
+	if d.Since != "" && canonical(d.Since) == "" {
+		return invalidRelease(d.Since)
 	}
 	return nil
+}
+
+func invalidRelease(text string) error {
+	return fmt.Errorf("invalid release %q: must be numbers, such as v1.2.3", text)
 }
