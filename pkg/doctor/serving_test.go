@@ -15,6 +15,7 @@ func TestNamesOfPeers(t *testing.T) {
 	const (
 		wrong, early = "peer-name-of-no-pod", "peer-name-asked-too-early"
 		notFound     = "ValueError: host not found: Name or service not known"
+		inSSH        = "ssh: Could not resolve hostname job-0.job: " + notFound
 		elsewhere    = "Failed to resolve 'huggingface.co' ([Errno -2] Name or service not known)"
 	)
 	ended := func(after time.Duration) podChange {
@@ -41,6 +42,8 @@ func TestNamesOfPeers(t *testing.T) {
 		"right":                {"job-0.job", "None", notFound, time.Hour, ""},
 		"right, full":          {"job-0.job.team.svc.cluster.local", "None", notFound, 8 * time.Second, early},
 		"right, early":         {"job-0.job", "None", notFound, 8 * time.Second, early},
+		"in the log":           {"", "None", inSSH, 8 * time.Second, early},
+		"in the log, later":    {"", "None", inSSH, time.Hour, ""},
 		"another namespace":    {"job-0.workers.other.svc", "None", notFound, time.Hour, ""},
 		"no pod of the name":   {"master.workers", "None", notFound, time.Hour, ""},
 		"a name elsewhere":     {"job-0.workers", "None", elsewhere, time.Hour, ""},
@@ -51,7 +54,7 @@ func TestNamesOfPeers(t *testing.T) {
 		if c.clusterIP != "" {
 			b.Services = []corev1.Service{{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "job"},
-				Spec:       corev1.ServiceSpec{ClusterIP: c.clusterIP},
+				Spec:       corev1.ServiceSpec{ClusterIP: c.clusterIP, PublishNotReadyAddresses: true},
 			}}
 		}
 		_, all := b.tell(t)
