@@ -77,6 +77,31 @@ func TestPathsCompared(t *testing.T) {
 
 const longLog = "\n1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12\n13\n14\n15\n16\n17\n18\n19\n20\n21"
 
+// TestUnreadyWithoutDirectory verifies that a directory that a running program may not create is reported only if the
+// pod is not ready.
+func TestUnreadyWithoutDirectory(t *testing.T) {
+	t.Parallel()
+	user := int64(1000)
+	for name, c := range map[string]struct {
+		ready corev1.ConditionStatus
+		log   string
+		want  bool
+	}{
+		"not ready":      {corev1.ConditionFalse, "ERROR Failed to start error=\"mkdir /data: permission denied\"", true},
+		"ready":          {corev1.ConditionTrue, "ERROR Failed to start error=\"mkdir /data: permission denied\"", false},
+		"only a warning": {corev1.ConditionFalse, "WARN no cache: mkdir /data: permission denied", false},
+		"works later":    {corev1.ConditionFalse, "ERROR mkdir /data: permission denied\nINFO model loaded", false},
+	} {
+		b := newBench().node("n", 1).pod("p", "n", 1, func(p *corev1.Pod) {
+			p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &user}
+			p.Status.Conditions[0].Status, p.CreationTimestamp = c.ready, benchAgo(5*time.Minute)
+		}).log("p", c.log)
+		if _, all := b.tell(t); signed(all, "user-may-not-create-directory") != c.want {
+			t.Errorf("%s: want %t: %+v", name, c.want, all)
+		}
+	}
+}
+
 // TestPeerRefuses verifies that a refused connection is explained by an error in the peer's log if the peer is running.
 func TestPeerRefuses(t *testing.T) {
 	t.Parallel()

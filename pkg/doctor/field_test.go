@@ -109,7 +109,6 @@ func everyCheckHasACluster(t *testing.T, found map[string]bool) {
 	without := []string{
 		"hw.recovery-action", "rt.gke-config-source", "rt.no-inotify", "rt.option-misplaced",
 		"rt.runtime-type", "rt.shim-skew", "dra.slice-stale", "fault.recorded", "wl.cuda-preload",
-		"wl.restarts",
 	}
 	for _, c := range Checks() {
 		switch has := found[c.ID]; {

@@ -174,7 +174,13 @@ func TestRestartsNowAndThen(t *testing.T) {
 		"an unknown error":    {pod(5*time.Hour, restarted(4, time.Hour, failed)).previous("p", "bye\n"), "", ""},
 		"killed once":         {pod(24*time.Hour, restarted(1, time.Hour, oom)), "", ""},
 		"killed at the start": {pod(24*time.Hour, restarted(5, 23*time.Hour+30*time.Minute, oom)), "", ""},
-		"seldom":              {pod(90*24*time.Hour, restarted(20, time.Hour, oom)), "", ""},
+		"killed twice": {
+			pod(72*time.Hour, restarted(2, 14*time.Minute, oom), func(p *corev1.Pod) {
+				p.Status.ContainerStatuses[0].LastTerminationState.Terminated.StartedAt = benchAgo(3 * time.Hour)
+			}), "wl.restarts warning", "2 restarts",
+		},
+		"failed twice": {pod(5*time.Hour, restarted(2, time.Hour, failed)).previous("p", traceback), "", ""},
+		"seldom":       {pod(90*24*time.Hour, restarted(20, time.Hour, oom)), "", ""},
 		"failed as it started": {
 			pod(50*time.Minute, restarted(6, 11*time.Minute, failed)).previous("p", traceback), "", "",
 		},

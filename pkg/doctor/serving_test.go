@@ -15,6 +15,7 @@ func TestNamesOfPeers(t *testing.T) {
 	const (
 		wrong, early = "peer-name-of-no-pod", "peer-name-asked-too-early"
 		notFound     = "ValueError: host not found: Name or service not known"
+		inSSH        = "ssh: Could not resolve hostname job-0.job: " + notFound
 		elsewhere    = "Failed to resolve 'huggingface.co' ([Errno -2] Name or service not known)"
 	)
 	ended := func(after time.Duration) podChange {
@@ -41,6 +42,8 @@ func TestNamesOfPeers(t *testing.T) {
 		"right":                {"job-0.job", "None", notFound, time.Hour, ""},
 		"right, full":          {"job-0.job.team.svc.cluster.local", "None", notFound, 8 * time.Second, early},
 		"right, early":         {"job-0.job", "None", notFound, 8 * time.Second, early},
+		"in the log":           {"", "None", inSSH, 8 * time.Second, early},
+		"in the log, later":    {"", "None", inSSH, time.Hour, ""},
 		"another namespace":    {"job-0.workers.other.svc", "None", notFound, time.Hour, ""},
 		"no pod of the name":   {"master.workers", "None", notFound, time.Hour, ""},
 		"a name elsewhere":     {"job-0.workers", "None", elsewhere, time.Hour, ""},
@@ -51,7 +54,7 @@ func TestNamesOfPeers(t *testing.T) {
 		if c.clusterIP != "" {
 			b.Services = []corev1.Service{{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "job"},
-				Spec:       corev1.ServiceSpec{ClusterIP: c.clusterIP},
+				Spec:       corev1.ServiceSpec{ClusterIP: c.clusterIP, PublishNotReadyAddresses: true},
 			}}
 		}
 		_, all := b.tell(t)
@@ -115,6 +118,50 @@ func TestServingCompared(t *testing.T) {
 		}
 		_, all := b.tell(t)
 		for _, id := range []string{over, inUse, token, gated, readOnly, cdi} {
+			if signed(all, id) != (c.want == id) {
+				t.Errorf("%s: %s: want %q: %+v", name, id, c.want, all)
+			}
+		}
+	}
+}
+
+// TestNoMemoryForTheNextModel verifies that a running pod is reported if it finds no GPU memory and cannot serve, but
+// not if it recovers, and that another program is blamed only if it held the memory before.
+func TestNoMemoryForTheNextModel(t *testing.T) {
+	t.Parallel()
+	const (
+		process, shared = "gpu-memory-held-by-process", "gpu-memory-shared"
+		free            = "using device CUDA0 (Tesla T4) - 2247 MiB free\n"
+		little          = "using device CUDA0 (Tesla T4) - 14000 MiB free\n"
+		full            = "allocating 4455.34 MiB on device 0: cudaMalloc failed: out of memory\n"
+		bad             = "llama_model_load: error loading model: unable to allocate CUDA0 buffer\n" +
+			`[INFO] Request 10.0.0.1 "POST /v1/chat/completions HTTP/1.1" 502 92 "python-httpx/0.28.1" 3.1s` + "\n"
+		good = `[INFO] Request 10.0.0.1 "POST /v1/chat/completions HTTP/1.1" 200 92 "python-httpx/0.28.1" 3.1s` + "\n"
+	)
+	holding := hwXML(`<gpu id="00000000:06:00.0"><fb_memory_usage><total>15360 MiB</total><used>12663 MiB</used>` +
+		`</fb_memory_usage><processes><process_info><pid>7</pid><type>C</type><process_name>/opt/bin/python</process_name>` +
+		`<used_memory>10714 MiB</used_memory></process_info></processes></gpu>`)
+	for name, c := range map[string]struct{ log, smi, want string }{
+		"held before":      {free + full + bad, holding, process},
+		"free before":      {little + full + bad, holding, shared},
+		"its own program":  {"start /opt/bin/python\n" + free + full + bad, holding, shared},
+		"no nvidia-smi":    {free + full + bad, "", shared},
+		"served later":     {free + full + bad + good, holding, ""},
+		"loaded later":     {free + full + bad + "main: model loaded\n", holding, ""},
+		"nothing fails":    {free + full, holding, ""},
+		"with a fallback":  {"CUDA out of memory, falling back to the CPU\n" + bad, holding, ""},
+		"an hour ago":      {"2026-01-01 09:00:00 CUDA out of memory\n" + bad, holding, ""},
+		"a failed request": {"CUDA out of memory\n" + bad, holding, shared},
+	} {
+		b := newBench().node("n", 4, func(n *corev1.Node) { n.Labels["nvidia.com/gpu.replicas"] = "4" }).
+			pod("p", "n", 1).pod("other", "n", 1).log("p", c.log)
+		if c.smi != "" {
+			host := hwHost()
+			host.SMI = c.smi
+			b.Hosts["n"] = host
+		}
+		_, all := b.tell(t)
+		for _, id := range []string{process, shared} {
 			if signed(all, id) != (c.want == id) {
 				t.Errorf("%s: %s: want %q: %+v", name, id, c.want, all)
 			}

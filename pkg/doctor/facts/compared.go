@@ -39,7 +39,7 @@ import (
 //	conflict: model PATH, volumes at PATHS                   no volume of the container contains the model
 //	missing: PATH, in (no volume | KIND NAME at PATH)(, named by ARGUMENT)    a failed container does not find a file
 //	conflict: PATH has the mount path PATH twice             in an argument or variable
-//	conflict: denied PATH, (no volume | hostPath NAME at PATH), user NUMBER
+//	conflict: denied PATH, (no volume | hostPath NAME at PATH), user NUMBER    (, unready: the pod runs, not ready)
 //	conflict: writes PATH, in (ConfigMap | Secret) NAME at PATH    these volumes are read-only
 //	peer NAME logs: LINE                                     the last error of a pod that refuses a connection
 //	peer NAME logs: LINE                                     the reason why slurmd reports too few GPUs to this pod

@@ -124,6 +124,10 @@ func (f *Facts) volumes(pod *corev1.Pod, _ *Node) (source, text string) {
 			}
 			for _, file := range AbsolutePath.FindAllString(line, -1) {
 				if said := volumeOf(pod, c, file, kind[1] != "", kind[2] != ""); said != "" {
+					if strings.Contains(said, ", no volume, ") && pod.Status.Phase == corev1.PodRunning &&
+						!RunsReady(pod) && len(f.Troubles(pod)) == 0 {
+						said += ", unready"
+					}
 					source = PodObject(pod).String() + ", container " + c.Name + " .volumeMounts, and its log"
 					text = "conflict: " + said
 				}

@@ -26,8 +26,8 @@ var (
 )
 
 // NamesPeers reports a DNS name that was not found although it is meant for a pod in the same namespace, as in
-// distributed jobs. The name is from the failing pod's command or environment. DNS resolves HOSTNAME.SUBDOMAIN to a pod
-// if a headless Service has the name of the subdomain.
+// distributed jobs. The name is from the failing pod's log, command or environment. DNS resolves HOSTNAME.SUBDOMAIN to
+// a pod if a headless Service has the name of the subdomain.
 //
 //	name: no pod has the DNS name NAME: REASON
 //	name: NAME is correct, but the program exited NUMBER s after its pod was created
@@ -38,11 +38,11 @@ func (f *Facts) NamesPeers(pod *corev1.Pod, _ *Node) (source, text string) {
 	}
 	hosts := Once(f, podsByHostname)
 	for c := range Containers(pod) {
-		all := wordsOf(c)
+		all := append([]string{said.Text}, wordsOf(c)...)
 		for _, e := range c.Env {
 			all = append(all, e.Value)
 		}
-		source = PodObject(pod).String() + ", container " + c.Name + " .command, .args and .env, and the Services"
+		source = PodObject(pod).String() + ", container " + c.Name + " .command, .args, .env and log, and the Services"
 		for _, m := range namesOfPods.FindAllStringSubmatch(strings.Join(all, " "), -1) {
 			peer := hosts[pod.Namespace+"/"+m[1]]
 			if peer == nil || m[3] != "" && !strings.HasPrefix(m[3]+".", "."+pod.Namespace+".") {

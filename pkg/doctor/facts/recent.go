@@ -9,7 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/signatures"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
 // This file finds errors in the log of a running pod. Most such errors have been resolved, or the program handles them,
@@ -109,7 +111,11 @@ var (
 	)
 	fails    = regexp.MustCompile(`(?i)error|fail|exception|Traceback|^ *File "`)
 	answered = regexp.MustCompile(`(?:HTTP/[\d.]+"? |status(?:_code)?"?[=:] ?)[1-4]\d\d\b|\| +[1-4]\d\d +\||\b200 OK\b`)
-	health   = regexp.MustCompile(`(?i)/(?:health|healthz|healthcheck|livez?|readyz?|ping|metrics|version|status)\b`)
+	unserved = regexp.MustCompile(
+		`(?:HTTP/[\d.]+"? |status(?:_code)?"?[=:] ?|\| +)50\d\b|` +
+			`(?i:(?:failed|unable) to load|error loading|exiting due to)`,
+	)
+	health = regexp.MustCompile(`(?i)/(?:health|healthz|healthcheck|livez?|readyz?|ping|metrics|version|status)\b`)
 )
 
 // markErrors clears the Place field in those lines of one log that are not errors or whose errors are resolved.
@@ -179,6 +185,35 @@ func markErrors(lines []signatures.Line, now time.Time, within time.Duration) {
 			lines[i].Place = ""
 		}
 	}
+}
+
+// Unserved returns the last line in the log of a running pod that contains one of the texts, if the program then fails
+// to load its model or to handle a request, and no later line shows that it works again.
+func (f *Facts) Unserved(pod *corev1.Pod, texts []string) (last finding.Evidence, found bool) {
+	if pod.Status.Phase != corev1.PodRunning || isNotebook(pod) {
+		return last, false
+	}
+	for _, l := range f.LogsOf(pod) {
+		if l.Previous || !holdsGPUs(pod, l.Container) {
+			continue
+		}
+		said, failed := "", false
+		for line := range strings.Lines(l.Text) {
+			switch {
+			case words.ContainsAny(line, texts) && !aside.MatchString(line) && !handled.MatchString(line):
+				said, failed = line, false
+			case said == "", health.MatchString(line):
+			case answered.MatchString(line), works.MatchString(line) && !fails.MatchString(line):
+				said = ""
+			default:
+				failed = failed || unserved.MatchString(line)
+			}
+		}
+		if at, stamped := timeOf(said, f.Now); said != "" && failed && (!stamped || f.Now.Sub(at) < errorCounts) {
+			return finding.Evidence{Source: LogSource(l), Text: words.Clip(strings.TrimSpace(said))}, true
+		}
+	}
+	return last, false
 }
 
 // isNotebook reports whether a pod runs code that its user enters interactively. Errors in such a pod are the user's

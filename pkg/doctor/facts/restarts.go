@@ -18,6 +18,8 @@ import (
 const (
 	// againAndAgain is the number of restarts after which a running container is expected to fail again.
 	againAndAgain = 3
+	// killedAgain is the same for a container that was OOM-killed.
+	killedAgain = 2
 	// seldom is the average time between restarts above which the restarts are not considered a problem with the pod.
 	// They may be caused, for example, by reboots of the pod's node.
 	seldom = 12 * time.Hour
@@ -37,18 +39,25 @@ func (f *Facts) Restarting(pod *corev1.Pod) (last *corev1.ContainerStatus, kille
 	for i := range pod.Status.ContainerStatuses {
 		s := &pod.Status.ContainerStatuses[i]
 		ended := s.LastTerminationState.Terminated
-		if s.RestartCount < againAndAgain || ended == nil || s.State.Running == nil || ended.FinishedAt.IsZero() {
+		if s.RestartCount < killedAgain || ended == nil || s.State.Running == nil || ended.FinishedAt.IsZero() {
 			continue
 		}
 		oom := ended.Reason == "OOMKilled"
+		if !oom && s.RestartCount < againAndAgain {
+			continue
+		}
 		if !oom && (slices.Contains(stopped(), ended.ExitCode) && !f.probed(pod) || f.Age(pod) < settles) {
 			continue
 		}
 		between := ended.FinishedAt.Sub(pod.CreationTimestamp.Time) / time.Duration(s.RestartCount)
+		ran := ended.FinishedAt.Sub(ended.StartedAt.Time)
+		if oom && between > seldom {
+			between = ran // the killed instance had itself been started after a failure
+		}
 		if between <= 0 || between > seldom {
 			continue
 		}
-		if ran := ended.FinishedAt.Sub(ended.StartedAt.Time); !ended.StartedAt.IsZero() && ran > between {
+		if !ended.StartedAt.IsZero() && ran > between {
 			between = min(ran, seldom)
 		}
 		if f.Now.Sub(ended.FinishedAt.Time) <= stable*between {
@@ -101,10 +110,10 @@ type RestartWords struct {
 }
 
 // RestartWhy explains which restarts count.
-const RestartWhy = "A container was restarted at least three times, less than 12 hours apart, and has been running " +
-	"for no longer than three times the time between its failures. It was OOMKilled, its liveness probe timed out, " +
-	"or a signature matches a message from the failed instance. Restarts with an external cause (such as a reboot of " +
-	"the node) and restarts in a pod's first hour do not count."
+const RestartWhy = "A container was restarted at least three times (if it was OOMKilled: twice), less than 12 hours " +
+	"apart, and has been running for no longer than three times the time between its failures. It was OOMKilled, its " +
+	"liveness probe timed out, or a signature matches a message from the failed instance. Restarts with an external " +
+	"cause (such as a reboot of the node) and restarts in a pod's first hour do not count."
 
 // RestartFinding returns a finding about a running pod that fails repeatedly. found is false if the pod does not fail
 // repeatedly, or if its node is down.

@@ -1,16 +1,21 @@
 package workload
 
 import (
+	"cmp"
 	"fmt"
+	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
 )
 
 // PyTorch's message contains the GPU's memory size, the free memory, and the memory that the process itself holds.
@@ -51,6 +56,60 @@ func heldByOthers(said string) (held, total float64) {
 	return held, total
 }
 
+// checkFull reports a running pod whose program finds no GPU memory and does not do its work.
+func checkFull(f *facts.Facts, r *engine.Result, pod *corev1.Pod) {
+	said, found := f.Unserved(pod, append(wordsOutOfMemory.texts(), "cudaMalloc failed: out of memory",
+		"failed with error out of memory", "Failed to allocate memory for requested buffer"))
+	if !found {
+		return
+	}
+	issue := finding.Finding{
+		Object: facts.PodObject(pod), Nodes: facts.OnNode(pod), Severity: finding.Warning,
+		Confidence: finding.Likely, Evidence: []finding.Evidence{said},
+	}
+	wordsOutOfMemory.describe(f, pod, f.Node(pod.Spec.NodeName), &issue)
+	r.Add(issue)
+}
+
+// tenant describes the process that holds most of the memory of a node's only GPU, if the process is not part of the
+// pod: neither the pod's settings nor its log name the program, and the pod does not run or its log shows that the
+// memory was in use before.
+func tenant(f *facts.Facts, pod *corev1.Pod, n *facts.Node) string {
+	smi := n.GPUs().SMI
+	if smi == nil || len(smi.GPUs) != 1 || smi.GPUs[0].MemoryTotal == nil {
+		return ""
+	}
+	total := *smi.GPUs[0].MemoryTotal
+	taken, said := total, ""
+	for s := range facts.Statuses(pod) {
+		if s.State.Running != nil {
+			taken = 0
+		}
+	}
+	for c := range facts.Containers(pod) {
+		said += " " + strings.Join(slices.Concat(c.Command, c.Args), " ")
+	}
+	for _, l := range f.LogsOf(pod) {
+		said += "\n" + l.Text
+		for _, m := range freeBefore.FindAllStringSubmatch(l.Text, -1) {
+			free, _ := strconv.ParseInt(m[1], 10, 64)
+			taken = total - free
+		}
+	}
+	for _, p := range smi.GPUs[0].Processes {
+		program, _, _ := strings.Cut(p.Name, " ")
+		name := path.Base(program)
+		if p.MemoryUsed != nil && 2**p.MemoryUsed > total && *p.MemoryUsed <= taken &&
+			!words.ContainsAny(said, []string{" " + name, "/" + name}) {
+			return fmt.Sprintf("memory: process %d (%s) holds %d of %d MiB", p.PID, program, *p.MemoryUsed, total)
+		}
+	}
+	return ""
+}
+
+// freeBefore matches llama.cpp's message about the free memory of a GPU before it loads a model.
+var freeBefore = regexp.MustCompile(`using device CUDA.* - (\d+) MiB free`)
+
 // describeMemory describes a failed GPU memory allocation: other processes hold or may hold the memory, or the pod
 // alone needs too much. For the first two cases, the title and fix come from signatures.
 func describeMemory(f *facts.Facts, pod *corev1.Pod, n *facts.Node, issue *finding.Finding) {
@@ -68,7 +127,7 @@ func describeMemory(f *facts.Facts, pod *corev1.Pod, n *facts.Node, issue *findi
 	if held, total := heldByOthers(issue.Evidence[0].Text); held > 0 {
 		text = fmt.Sprintf("memory: others hold %.0f of %.0f GiB", held, total)
 	} else if replicas != "" && replicas != "1" {
-		text = "memory: shared by " + replicas
+		text = cmp.Or(tenant(f, pod, n), "memory: shared by "+replicas)
 	} else {
 		return
 	}
@@ -80,6 +139,6 @@ func describeMemory(f *facts.Facts, pod *corev1.Pod, n *facts.Node, issue *findi
 	}
 	issue.Evidence = append(issue.Evidence, finding.Evidence{
 		Source: "other pods with GPUs on Node " + n.Name,
-		Text:   text + "; " + strings.Join(others[:min(len(others), 4)], ", "),
+		Text:   text + "; " + cmp.Or(strings.Join(others[:min(len(others), 4)], ", "), "none"),
 	})
 }

@@ -95,8 +95,11 @@ func reportKind(kind wordKind) func(*facts.Facts, *engine.Result) {
 		for _, pod := range f.Workloads() {
 			troubles := f.Troubles(pod)
 			if len(troubles) == 0 {
-				if kind == wordsCUDAError {
+				switch kind {
+				case wordsCUDAError:
 					checkBroken(f, r, pod)
+				case wordsOutOfMemory:
+					checkFull(f, r, pod)
 				}
 				continue
 			}

@@ -119,9 +119,11 @@ func Checks() []engine.Check {
 			Title: "the GPU's memory is too small for its workload",
 			Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs},
 			Reads: logs + "; the node label nvidia.com/gpu.memory; processes that nvidia-smi lists",
-			Why:   "CUDA reports this in a failing pod.", Explains: append([]string{"wl.probe-failing"}, failing...),
-			Sources: []string{"seed 001, scenario 3", "k8s-device-plugin#323", "pytorch#40863"},
-			Run:     reportKind(wordsOutOfMemory),
+			Why: "CUDA reports this in a failing pod, or in a running pod that then fails to load a model or to handle a " +
+				"request.",
+			Explains: append([]string{"wl.probe-failing", "wl.message"}, failing...),
+			Sources:  []string{"seed 001, scenario 3", "k8s-device-plugin#323", "pytorch#40863"},
+			Run:      reportKind(wordsOutOfMemory),
 		},
 		{
 			ID: "wl.oom-killed", Symptom: engine.Precise, Layer: finding.LayerWorkload,
