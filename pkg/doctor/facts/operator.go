@@ -2,7 +2,9 @@ package facts
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -54,6 +56,11 @@ func TroubleFinding(t PodTrouble) finding.Finding {
 			"fixed the cause, delete it: its owner recreates it.",
 		Commands: []string{shell.Command("kubectl describe pod %s -n %s", pod.Name, pod.Namespace)},
 	}}
+	if taints := untoleratedIn(t); taints != "" {
+		found.Fix.Text = "Add a toleration for the taint of the nodes on which the pod should run, in the chart's " +
+			"values or the manifest that defines the pod, unless a controller removes the taint soon. Do not remove " +
+			"the taint."
+	}
 	if !t.Waits && !strings.Contains(t.Reason, "Image") {
 		found.Crashed = t.Container
 	}
@@ -78,9 +85,41 @@ func OperatorDenied(f *Facts) []finding.Evidence {
 	return nil
 }
 
+var (
+	allNodes        = regexp.MustCompile(`^0/(\d+) nodes`)
+	untoleratedNode = regexp.MustCompile(`(\d+) node\(s\) had untolerated taint \{([^}]*)\}`)
+)
+
+// untoleratedIn returns the taints that keep an unscheduled pod off all nodes according to the scheduler's message, or
+// "" if the message also names other reasons, or taints for conditions of nodes.
+func untoleratedIn(t PodTrouble) string {
+	if t.Pod.Spec.NodeName != "" || len(t.Evidence) == 0 {
+		return ""
+	}
+	message := t.Evidence[0].Text
+	nodes := allNodes.FindStringSubmatch(message)
+	if nodes == nil || strings.Contains(message, "{node.kubernetes.io/") {
+		return ""
+	}
+	left, _ := strconv.Atoi(nodes[1]) // only digits
+	var taints []string
+	for _, m := range untoleratedNode.FindAllStringSubmatch(message, -1) {
+		count, _ := strconv.Atoi(m[1])
+		left -= count
+		taints = append(taints, strings.TrimSuffix(strings.Replace(m[2], ": ", "=", 1), "="))
+	}
+	if left != 0 {
+		return ""
+	}
+	return strings.Join(taints, ", ")
+}
+
 // TroubleWords describes a pod's trouble in words that complete a sentence about the pod.
 func TroubleWords(t PodTrouble) string {
+	taints := untoleratedIn(t)
 	switch {
+	case taints != "":
+		return "is not scheduled, because it does not tolerate the nodes' taints: " + taints
 	case t.Pod.Spec.NodeName == "":
 		return "is not scheduled (" + t.Reason + ")"
 	case t.Container == "":

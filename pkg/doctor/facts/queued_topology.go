@@ -93,6 +93,54 @@ func (f *comparer) cordonedRoom(
 	return nil
 }
 
+// heldByOthers returns evidence that Kueue excludes nodes from a topology only because of pods that use no GPU there.
+//
+//	cpu of 3 nodes with free GPUs is held by pods without GPUs: NAMESPACE/NAMES
+func (f *comparer) heldByOthers(
+	object *unstructured.Unstructured, wants map[corev1.ResourceName]int64,
+) []finding.Evidence {
+	sets := mapsIn(object.Object, "spec", "podSets")
+	if len(sets) != 1 {
+		return nil
+	}
+	members, _, _ := unstructured.NestedInt64(sets[0], "count")
+	for _, resource := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		if !slices.ContainsFunc(mapsIn(object.Object, "status", "conditions"), func(c map[string]any) bool {
+			message := fmt.Sprint(c["message"])
+			_, excluded, _ := strings.Cut(message, "excluded: ")
+			return strings.Contains(excluded, `resource "`+string(resource)+`"`)
+		}) {
+			continue
+		}
+		var holders []string
+		for _, n := range f.GPUNodes {
+			lacks, most, holder, busy := wants[resource]/max(members, 1)-n.Allocatable(resource), int64(0), "", false
+			for _, pod := range n.Pods {
+				if Ended(pod) {
+					continue
+				}
+				used := Demand(pod)[resource]
+				lacks += used
+				busy = busy || f.UsesGPU(pod)
+				if used > most {
+					most, holder = used, pod.Namespace+"/"+pod.Name
+				}
+			}
+			if !busy && lacks > 0 && lacks <= most {
+				holders = append(holders, holder)
+			}
+		}
+		if len(holders) > 0 {
+			return []finding.Evidence{{
+				Source: "GPU nodes and their pods",
+				Text: fmt.Sprintf("%s of %s with free GPUs is held by pods without GPUs: %s", resource,
+					count.Of(len(holders), "node"), words.Joined(holders)),
+			}}
+		}
+	}
+	return nil
+}
+
 // gatedFor is the time during which a pod may still have Kueue's scheduling gate after the admission of the pod's
 // Workload.
 const gatedFor = 10 * time.Minute

@@ -1,15 +1,21 @@
 package operator
 
 import (
+	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts/scheduler"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
@@ -58,12 +64,12 @@ func initChainCheck() engine.Check {
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs, engine.NeedNode}, InfoExplains: true,
 		Reads: "the driver-validation, toolkit-validation, cuda-validation and plugin-validation init containers of " +
 			"the operator's pods on each GPU node, the containers in the driver and toolkit pods, their last log " +
-			"lines, and the files in /run/nvidia/validations",
+			"lines, the files in /run/nvidia/validations, and the operator's DaemonSets and the node's taints",
 		Why: "Each operand waits in an init container until the previous link has written its file. The links are " +
 			"driver, container toolkit, CUDA and device plugin. One broken link therefore blocks all later pods. " +
-			"Only the first broken link is reported. The driver never starts if the label " +
-			"nvidia.com/gpu.deploy.driver=false keeps it off the node. The driver may take 20 minutes, the limit of " +
-			"its startup probe, and any other step 2 minutes.",
+			"Only the first broken link is reported. A link's pod never starts if a taint keeps its DaemonSet off " +
+			"the node, or if the label nvidia.com/gpu.deploy.driver=false does. The driver may take 20 minutes, the " +
+			"limit of its startup probe, and any other step 2 minutes.",
 		Explains: blocked(),
 		ExplainsAs: map[string][]string{
 			ofDriver: blocked("rt.handler-missing"), ofLabel: blocked("rt.handler-missing", "op.deploy-label-off"),
@@ -85,7 +91,7 @@ func initChainCheck() engine.Check {
 					r.Unknown(n.Object(), "the node is not Ready: its pods' status is out of date")
 					continue
 				}
-				if !checkMarker(f, r, n) {
+				if !checkMarker(f, r, n) && !checkTaint(f, r, n) {
 					checkChain(f, r, n)
 				}
 			}
@@ -144,6 +150,97 @@ func checkMarker(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 		}
 	}
 	return false
+}
+
+// checkTaint reports a DaemonSet of the operator that a taint keeps off the node, if other operands on the node are
+// waiting for its pod.
+func checkTaint(f *facts.Facts, r *engine.Result, n *facts.Node) (reported bool) {
+	for i := range f.DaemonSets {
+		d := &f.DaemonSets[i]
+		owner, taints := metav1.GetControllerOf(d), facts.Untolerated(n, d)
+		if len(taints) == 0 || owner == nil || len(scheduler.MissingLabels(d.Spec.Template.Spec, n)) > 0 {
+			continue
+		}
+		for _, u := range slices.Concat(f.ClusterPolicies, f.NVIDIADrivers) {
+			if u.GetKind() == owner.Kind && u.GetName() == owner.Name {
+				if e := waitingFor(f, n, d.Name); e.Text != "" {
+					r.Add(taintFinding(f, n, d, u, e))
+					reported = true
+				}
+			}
+		}
+	}
+	return reported
+}
+
+// waitingFor returns evidence that an operand on the node is waiting for a DaemonSet's pod. Its init container is named
+// after the DaemonSet: driver-validation, toolkit-validation, vgpu-devices-validation, vfio-pci-validation.
+func waitingFor(f *facts.Facts, n *facts.Node, name string) (e finding.Evidence) {
+	for _, pod := range n.Pods {
+		if owner := metav1.GetControllerOf(pod); owner != nil && owner.Name == name {
+			return finding.Evidence{} // the pod is older than the taint
+		}
+		t, bad := facts.OperandTrouble(f, pod)
+		what, ok := strings.CutSuffix(t.Container, "-validation")
+		if bad && ok && len(t.Evidence) > 0 &&
+			strings.Contains(name, strings.TrimSuffix(strings.TrimSuffix(what, "-pci"), "s")) {
+			e = t.Evidence[0]
+		}
+	}
+	return e
+}
+
+func taintFinding(
+	f *facts.Facts, n *facts.Node, d *appsv1.DaemonSet, owner unstructured.Unstructured, waits finding.Evidence,
+) finding.Finding {
+	object := finding.Object{Kind: "DaemonSet", Namespace: d.Namespace, Name: d.Name}
+	taints := facts.TaintsText(facts.Untolerated(n, d))
+	cause, path := ", not from the ClusterPolicy", "spec.tolerations"
+	patch := `{"spec":{"tolerations":%s}}`
+	if owner.GetKind() == "ClusterPolicy" {
+		cause, path, patch = "", "spec.daemonsets.tolerations", `{"spec":{"daemonsets":{"tolerations":%s}}}`
+	}
+	field := owner.GetKind() + " " + owner.GetName() + " ." + path
+	found := finding.Finding{
+		Object: n.Object(), As: ofDriver,
+		Title: "the DaemonSet " + d.Name + " does not tolerate the node's taint " + taints +
+			", and the GPU operator's other pods are waiting for its pod",
+		Cause: "The operator takes the DaemonSet's tolerations from " + field + cause + ".",
+		Evidence: []finding.Evidence{
+			finding.FieldEvidence(n.Object(), ".spec.taints", "%s", taints),
+			finding.FieldEvidence(object, ".spec.template.spec.tolerations", "%s", tolerationText(d)),
+			finding.FieldEvidence(object, ".status.desiredNumberScheduled", "%d", d.Status.DesiredNumberScheduled),
+			waits,
+		},
+		Fix: finding.Fix{
+			Text: "The list already contains the toleration, but the operator has not applied it: its log shows " +
+				"why.",
+			Commands: []string{facts.OperatorLog(f)},
+		},
+	}
+	listed, _, _ := unstructured.NestedSlice(owner.Object, strings.Split(path, ".")...)
+	text, _ := json.Marshal(listed) // the list comes from JSON
+	wanted := d.DeepCopy()
+	list := &wanted.Spec.Template.Spec.Tolerations
+	_ = json.Unmarshal(text, list) // the API server accepts only valid tolerations
+	if left := facts.Untolerated(n, wanted); len(left) > 0 {
+		const gpu = "nvidia.com/gpu" // most DaemonSets tolerate this taint by default, which the list replaces
+		if len(listed) == 0 && !slices.ContainsFunc(left, func(t corev1.Taint) bool { return t.Key == gpu }) {
+			left = append(left, corev1.Taint{Key: gpu, Effect: corev1.TaintEffectNoSchedule})
+		}
+		for _, t := range left {
+			*list = append(*list, corev1.Toleration{Key: t.Key, Operator: corev1.TolerationOpExists, Effect: t.Effect})
+		}
+		text, _ = json.Marshal(*list) // a list of strings
+		found.Fix = finding.Fix{
+			Text: "Add the toleration to " + field + ". If a tool such as Helm manages this object, set it there (in " +
+				"the operator's chart: daemonsets.tolerations). Keep the taint, and do not edit the DaemonSet: the " +
+				"operator would undo the change.",
+			Commands: []string{shell.Command("kubectl patch %s %s --type merge -p %s",
+				strings.ToLower(owner.GetKind()), owner.GetName(), fmt.Sprintf(patch, text))},
+		}
+	}
+	return found
 }
 
 // blocked returns the IDs of the findings to expect while the operator's pods are waiting.
