@@ -38,35 +38,6 @@ func (s *Scheduler) ofExtender(name corev1.ResourceName) bool {
 		!slices.ContainsFunc(s.F.Nodes, func(n *facts.Node) bool { return n.Capacity(name) > 0 })
 }
 
-// extends returns the name of HAMi's scheduler, with evidence, if this scheduler runs and the pod names another one,
-// which finds too little of a resource that only HAMi's extender accounts for.
-func (s *Scheduler) extends(pod *corev1.Pod, insufficient []string) (name string, e finding.Evidence) {
-	if !slices.ContainsFunc(insufficient, func(name string) bool {
-		return !facts.LooksLikeGPU(corev1.ResourceName(name)) && s.ofExtender(corev1.ResourceName(name))
-	}) {
-		return "", e
-	}
-	for i := range s.F.Snapshot.Pods {
-		by := &s.F.Snapshot.Pods[i]
-		if !facts.RunsReady(by) {
-			continue
-		}
-		for c := range facts.Containers(by) {
-			line := slices.Concat(c.Command, c.Args)
-			at := slices.IndexFunc(line, func(arg string) bool { return strings.HasPrefix(arg, "--scheduler-name=") })
-			if at < 0 || !slices.ContainsFunc(line, func(arg string) bool {
-				return strings.HasPrefix(arg, "--http_bind=") // only HAMi's extender has this flag
-			}) {
-				continue
-			}
-			if _, name, _ = strings.Cut(line[at], "="); name != schedulerOf(pod) {
-				return name, finding.FieldEvidence(facts.PodObject(by), "container "+c.Name, "%s", line[at])
-			}
-		}
-	}
-	return "", e
-}
-
 // unreachable matches messages from the scheduler about an extender that does not respond.
 var unreachable = regexp.MustCompile(`^Post "?https?://\S+": |extender .*(?:refused|timeout|timed out)`)
 

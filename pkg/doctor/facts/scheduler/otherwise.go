@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -88,20 +87,6 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 	})
 	v := verdict{Severity: finding.Error, Confidence: finding.Certain, Nodes: s.names(roomy)}
 	insufficient := insufficientInMessage(message)
-	if by, e := s.extends(pod, insufficient); by != "" {
-		v.Id, v.Evidence = "sched.no-scheduler", []finding.Evidence{e}
-		v.Title = fmt.Sprintf("the pod requests %s, which no node advertises and only the scheduler %s allocates, but "+
-			"its schedulerName is %s", words.Joined(insufficient), by, schedulerOf(pod))
-		v.Fix = finding.Fix{
-			Text: "Set schedulerName: " + by + " where the pod is defined. HAMi's webhook does this unless the pod " +
-				"names another scheduler (for default-scheduler, some releases need " +
-				"scheduler.forceOverwriteDefaultScheduler=true in the chart's values) or has a privileged " +
-				"container, or the label hami.io/webhook=ignore is set on it or its namespace. Do not lower the " +
-				"request: its size is not the cause.",
-			Commands: facts.EditCommands(pod),
-		}
-		return v
-	}
 	switch {
 	case len(blocked) == len(roomy), len(insufficient) > 0 && !slices.ContainsFunc(insufficient, isOurs):
 		if len(scarce) == 0 {
@@ -179,7 +164,10 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 		}
 	case message == "" && isUnprocessed(pod) && s.F.Age(pod) >= noScheduler:
 		v.Id, v.Confidence = "sched.no-scheduler", finding.Likely
-		name := schedulerOf(pod)
+		name := pod.Spec.SchedulerName
+		if name == "" {
+			name = "default-scheduler"
+		}
 		v.Title = fmt.Sprintf("no scheduler has processed the pod: it is waiting for the scheduler %q", name)
 		v.Evidence = []finding.Evidence{{Source: facts.PodObject(pod).String() + " .spec.schedulerName", Text: name}}
 		v.Fix = finding.Fix{
@@ -204,10 +192,6 @@ func (s *Scheduler) otherwise(pod *corev1.Pod, message string, roomy []*facts.No
 		}
 	}
 	return v
-}
-
-func schedulerOf(pod *corev1.Pod) string {
-	return cmp.Or(pod.Spec.SchedulerName, corev1.DefaultSchedulerName)
 }
 
 // isUnprocessed reports whether no scheduler has set the pod's PodScheduled condition.
