@@ -2,6 +2,7 @@ package facts
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -100,46 +101,41 @@ func (f *comparer) heldByOthers(
 	object *unstructured.Unstructured, wants map[corev1.ResourceName]int64,
 ) []finding.Evidence {
 	sets := mapsIn(object.Object, "spec", "podSets")
-	if len(sets) != 1 {
+	m := excludedBy.FindStringSubmatch(fmt.Sprint(object.Object["status"]))
+	if len(sets) != 1 || m == nil {
 		return nil
 	}
 	members, _, _ := unstructured.NestedInt64(sets[0], "count")
-	for _, resource := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		if !slices.ContainsFunc(mapsIn(object.Object, "status", "conditions"), func(c map[string]any) bool {
-			message := fmt.Sprint(c["message"])
-			_, excluded, _ := strings.Cut(message, "excluded: ")
-			return strings.Contains(excluded, `resource "`+string(resource)+`"`)
-		}) {
-			continue
-		}
-		var holders []string
-		for _, n := range f.GPUNodes {
-			lacks, most, holder, busy := wants[resource]/max(members, 1)-n.Allocatable(resource), int64(0), "", false
-			for _, pod := range n.Pods {
-				if Ended(pod) {
-					continue
-				}
-				used := Demand(pod)[resource]
-				lacks += used
-				busy = busy || f.UsesGPU(pod)
-				if used > most {
-					most, holder = used, pod.Namespace+"/"+pod.Name
-				}
+	resource := corev1.ResourceName(m[1])
+	var holders []string
+	for _, n := range f.GPUNodes {
+		lacks, most, holder := wants[resource]/max(members, 1)-n.Allocatable(resource), int64(0), ""
+		for _, pod := range n.Pods {
+			if Ended(pod) {
+				continue
 			}
-			if !busy && lacks > 0 && lacks <= most {
-				holders = append(holders, holder)
+			used := Demand(pod)[resource]
+			lacks += used
+			if f.UsesGPU(pod) {
+				lacks = -1 << 62 // not all GPUs are free
+			} else if used > most {
+				most, holder = used, pod.Namespace+"/"+pod.Name
 			}
 		}
-		if len(holders) > 0 {
-			return []finding.Evidence{{
-				Source: "GPU nodes and their pods",
-				Text: fmt.Sprintf("%s of %s with free GPUs is held by pods without GPUs: %s", resource,
-					count.Of(len(holders), "node"), words.Joined(holders)),
-			}}
+		if lacks > 0 && lacks <= most {
+			holders = append(holders, holder)
 		}
 	}
-	return nil
+	if len(holders) == 0 {
+		return nil
+	}
+	return []finding.Evidence{{Source: "GPU nodes and their pods", Text: fmt.Sprintf(
+		"%s of %s with free GPUs is held by pods without GPUs: %s", resource, count.Of(len(holders), "node"),
+		words.Joined(holders))}}
 }
+
+// excludedBy matches Kueue's message about a topology whose nodes lack CPU or memory.
+var excludedBy = regexp.MustCompile(`excluded: .*?resource "(cpu|memory)"`)
 
 // gatedFor is the time during which a pod may still have Kueue's scheduling gate after the admission of the pod's
 // Workload.

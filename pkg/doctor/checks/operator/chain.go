@@ -154,23 +154,25 @@ func checkMarker(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 
 // checkTaint reports a DaemonSet of the operator that a taint keeps off the node, if other operands on the node are
 // waiting for its pod.
-func checkTaint(f *facts.Facts, r *engine.Result, n *facts.Node) (reported bool) {
+func checkTaint(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 	for i := range f.DaemonSets {
 		d := &f.DaemonSets[i]
-		owner, taints := metav1.GetControllerOf(d), facts.Untolerated(n, d)
-		if len(taints) == 0 || owner == nil || len(scheduler.MissingLabels(d.Spec.Template.Spec, n)) > 0 {
-			continue
-		}
-		for _, u := range slices.Concat(f.ClusterPolicies, f.NVIDIADrivers) {
-			if u.GetKind() == owner.Kind && u.GetName() == owner.Name {
-				if e := waitingFor(f, n, d.Name); e.Text != "" {
-					r.Add(taintFinding(f, n, d, u, e))
-					reported = true
+		if owner := metav1.GetControllerOf(d); len(facts.Untolerated(n, d)) > 0 && owner != nil &&
+			len(scheduler.MissingLabels(d.Spec.Template.Spec, n)) == 0 {
+			path, policies := []string{"spec", "daemonsets", "tolerations"}, f.ClusterPolicies
+			if owner.Kind == "NVIDIADriver" {
+				path, policies = []string{"spec", "tolerations"}, f.NVIDIADrivers
+			}
+			for j := range policies {
+				listed, _, _ := unstructured.NestedSlice(policies[j].Object, path...)
+				if e := waitingFor(f, n, d.Name); policies[j].GetName() == owner.Name && e.Text != "" {
+					r.Add(taintFinding(f, n, d, owner, path, listed, e))
+					return true
 				}
 			}
 		}
 	}
-	return reported
+	return false
 }
 
 // waitingFor returns evidence that an operand on the node is waiting for a DaemonSet's pod. Its init container is named
@@ -180,10 +182,10 @@ func waitingFor(f *facts.Facts, n *facts.Node, name string) (e finding.Evidence)
 		if owner := metav1.GetControllerOf(pod); owner != nil && owner.Name == name {
 			return finding.Evidence{} // the pod is older than the taint
 		}
-		t, bad := facts.OperandTrouble(f, pod)
+		t, _ := facts.OperandTrouble(f, pod)
 		what, ok := strings.CutSuffix(t.Container, "-validation")
-		if bad && ok && len(t.Evidence) > 0 &&
-			strings.Contains(name, strings.TrimSuffix(strings.TrimSuffix(what, "-pci"), "s")) {
+		if what = strings.TrimSuffix(strings.TrimSuffix(what, "-pci"), "s"); ok && len(t.Evidence) > 0 &&
+			strings.Contains(name, what) {
 			e = t.Evidence[0]
 		}
 	}
@@ -191,56 +193,52 @@ func waitingFor(f *facts.Facts, n *facts.Node, name string) (e finding.Evidence)
 }
 
 func taintFinding(
-	f *facts.Facts, n *facts.Node, d *appsv1.DaemonSet, owner unstructured.Unstructured, waits finding.Evidence,
+	f *facts.Facts, n *facts.Node, d *appsv1.DaemonSet, owner *metav1.OwnerReference, path []string, listed []any,
+	waits finding.Evidence,
 ) finding.Finding {
-	object := finding.Object{Kind: "DaemonSet", Namespace: d.Namespace, Name: d.Name}
-	taints := facts.TaintsText(facts.Untolerated(n, d))
-	cause, path := ", not from the ClusterPolicy", "spec.tolerations"
-	patch := `{"spec":{"tolerations":%s}}`
-	if owner.GetKind() == "ClusterPolicy" {
-		cause, path, patch = "", "spec.daemonsets.tolerations", `{"spec":{"daemonsets":{"tolerations":%s}}}`
+	kept := facts.Untolerated(n, d)
+	field := owner.Kind + " " + owner.Name + " ." + strings.Join(path, ".")
+	fix := finding.Fix{
+		Text: "The list already names the taint: correct its operator and value, or check in the operator's log why " +
+			"it is not applied.",
+		Commands: []string{facts.OperatorLog(f)},
 	}
-	field := owner.GetKind() + " " + owner.GetName() + " ." + path
-	found := finding.Finding{
-		Object: n.Object(), As: ofDriver,
+	const gpu = "nvidia.com/gpu"
+	if names := fmt.Sprint(listed); !strings.Contains(names, "key:"+kept[0].Key) {
+		if len(listed) == 0 && kept[0].Key != gpu { // the list replaces the default
+			kept = append(kept, corev1.Taint{Key: gpu, Effect: corev1.TaintEffectNoSchedule})
+		}
+		for _, t := range kept {
+			listed = append(listed, map[string]any{"key": t.Key, "operator": "Exists", "effect": t.Effect})
+		}
+		var value any = listed
+		for _, key := range slices.Backward(path) {
+			value = map[string]any{key: value}
+		}
+		patch, err := json.Marshal(value)
+		if err == nil {
+			fix.Commands[0] = shell.Command("kubectl patch %s %s --type merge -p %s", strings.ToLower(owner.Kind),
+				owner.Name, string(patch))
+		}
+		fix.Text = "Add the toleration to " + field + ". If a tool such as Helm manages this object, set it there " +
+			"(in the operator's chart: daemonsets.tolerations). Keep the taint, and do not edit the DaemonSet: the " +
+			"operator would undo the change."
+	}
+	taints := facts.TaintsText(facts.Untolerated(n, d))
+	return finding.Finding{
+		Object: n.Object(), As: ofDriver, Fix: fix,
 		Title: "the DaemonSet " + d.Name + " does not tolerate the node's taint " + taints +
 			", and the GPU operator's other pods are waiting for its pod",
-		Cause: "The operator takes the DaemonSet's tolerations from " + field + cause + ".",
+		Cause: "The operator takes the DaemonSet's tolerations only from " + field + ".",
 		Evidence: []finding.Evidence{
 			finding.FieldEvidence(n.Object(), ".spec.taints", "%s", taints),
-			finding.FieldEvidence(object, ".spec.template.spec.tolerations", "%s", tolerationText(d)),
-			finding.FieldEvidence(object, ".status.desiredNumberScheduled", "%d", d.Status.DesiredNumberScheduled),
+			{
+				Source: "DaemonSet " + d.Namespace + "/" + d.Name + " .spec.template.spec.tolerations",
+				Text:   tolerationText(d),
+			},
 			waits,
 		},
-		Fix: finding.Fix{
-			Text: "The list already contains the toleration, but the operator has not applied it: its log shows " +
-				"why.",
-			Commands: []string{facts.OperatorLog(f)},
-		},
 	}
-	listed, _, _ := unstructured.NestedSlice(owner.Object, strings.Split(path, ".")...)
-	text, _ := json.Marshal(listed) // the list comes from JSON
-	wanted := d.DeepCopy()
-	list := &wanted.Spec.Template.Spec.Tolerations
-	_ = json.Unmarshal(text, list) // the API server accepts only valid tolerations
-	if left := facts.Untolerated(n, wanted); len(left) > 0 {
-		const gpu = "nvidia.com/gpu" // most DaemonSets tolerate this taint by default, which the list replaces
-		if len(listed) == 0 && !slices.ContainsFunc(left, func(t corev1.Taint) bool { return t.Key == gpu }) {
-			left = append(left, corev1.Taint{Key: gpu, Effect: corev1.TaintEffectNoSchedule})
-		}
-		for _, t := range left {
-			*list = append(*list, corev1.Toleration{Key: t.Key, Operator: corev1.TolerationOpExists, Effect: t.Effect})
-		}
-		text, _ = json.Marshal(*list) // a list of strings
-		found.Fix = finding.Fix{
-			Text: "Add the toleration to " + field + ". If a tool such as Helm manages this object, set it there (in " +
-				"the operator's chart: daemonsets.tolerations). Keep the taint, and do not edit the DaemonSet: the " +
-				"operator would undo the change.",
-			Commands: []string{shell.Command("kubectl patch %s %s --type merge -p %s",
-				strings.ToLower(owner.GetKind()), owner.GetName(), fmt.Sprintf(patch, text))},
-		}
-	}
-	return found
 }
 
 // blocked returns the IDs of the findings to expect while the operator's pods are waiting.
