@@ -1,16 +1,12 @@
 package operator
 
 import (
-	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
@@ -157,20 +153,52 @@ func checkMarker(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 func checkTaint(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 	for i := range f.DaemonSets {
 		d := &f.DaemonSets[i]
-		if owner := metav1.GetControllerOf(d); len(facts.Untolerated(n, d)) > 0 && owner != nil &&
-			len(scheduler.MissingLabels(d.Spec.Template.Spec, n)) == 0 {
-			path, policies := []string{"spec", "daemonsets", "tolerations"}, f.ClusterPolicies
-			if owner.Kind == "NVIDIADriver" {
-				path, policies = []string{"spec", "tolerations"}, f.NVIDIADrivers
-			}
-			for j := range policies {
-				listed, _, _ := unstructured.NestedSlice(policies[j].Object, path...)
-				if e := waitingFor(f, n, d.Name); policies[j].GetName() == owner.Name && e.Text != "" {
-					r.Add(taintFinding(f, n, d, owner, path, listed, e))
-					return true
-				}
-			}
+		owner, kept := metav1.GetControllerOf(d), facts.Untolerated(n, d)
+		if len(kept) == 0 || owner == nil || len(scheduler.MissingLabels(d.Spec.Template.Spec, n)) > 0 {
+			continue
 		}
+		field := owner.Kind + " " + owner.Name + " .spec.tolerations"
+		switch owner.Kind {
+		case "ClusterPolicy":
+			field = owner.Kind + " " + owner.Name + " .spec.daemonsets.tolerations"
+		case "NVIDIADriver":
+		default:
+			continue
+		}
+		e := waitingFor(f, n, d.Name)
+		if e.Text == "" {
+			continue
+		}
+		taints, values := facts.TaintsText(kept), ""
+		if kept[0].Key != "nvidia.com/gpu" { // the default, which the list replaces
+			kept = append(kept, corev1.Taint{Key: "nvidia.com/gpu", Effect: corev1.TaintEffectNoSchedule})
+		}
+		for _, t := range kept {
+			values += "- {key: " + t.Key + ", operator: Exists, effect: " + string(t.Effect) + "}\n"
+		}
+		r.Add(finding.Finding{
+			Object: n.Object(), As: ofDriver,
+			Title: "the DaemonSet " + d.Name + " does not tolerate the node's taint " + taints +
+				", and the GPU operator's other pods are waiting for its pod",
+			Cause: "The operator takes the DaemonSet's tolerations only from " + field + ".",
+			Evidence: []finding.Evidence{
+				finding.FieldEvidence(n.Object(), ".spec.taints", "%s", taints),
+				{
+					Source: "DaemonSet " + d.Namespace + "/" + d.Name + " .spec.template.spec.tolerations",
+					Text:   tolerationText(d),
+				},
+				e,
+			},
+			Fix: finding.Fix{
+				Text: "Add the tolerations below to " + field + ". If a tool such as Helm manages this object, set " +
+					"them there (in the operator's chart: daemonsets.tolerations). If the list has them already, the " +
+					"operator's log shows why it does not apply them. Keep the taint, and do not edit the DaemonSet: " +
+					"the operator would undo the change.",
+				Values:   values,
+				Commands: []string{shell.Command("kubectl edit %s %s", strings.ToLower(owner.Kind), owner.Name)},
+			},
+		})
+		return true
 	}
 	return false
 }
@@ -190,55 +218,6 @@ func waitingFor(f *facts.Facts, n *facts.Node, name string) (e finding.Evidence)
 		}
 	}
 	return e
-}
-
-func taintFinding(
-	f *facts.Facts, n *facts.Node, d *appsv1.DaemonSet, owner *metav1.OwnerReference, path []string, listed []any,
-	waits finding.Evidence,
-) finding.Finding {
-	kept := facts.Untolerated(n, d)
-	field := owner.Kind + " " + owner.Name + " ." + strings.Join(path, ".")
-	fix := finding.Fix{
-		Text: "The list already names the taint: correct its operator and value, or check in the operator's log why " +
-			"it is not applied.",
-		Commands: []string{facts.OperatorLog(f)},
-	}
-	const gpu = "nvidia.com/gpu"
-	if names := fmt.Sprint(listed); !strings.Contains(names, "key:"+kept[0].Key) {
-		if len(listed) == 0 && kept[0].Key != gpu { // the list replaces the default
-			kept = append(kept, corev1.Taint{Key: gpu, Effect: corev1.TaintEffectNoSchedule})
-		}
-		for _, t := range kept {
-			listed = append(listed, map[string]any{"key": t.Key, "operator": "Exists", "effect": t.Effect})
-		}
-		var value any = listed
-		for _, key := range slices.Backward(path) {
-			value = map[string]any{key: value}
-		}
-		patch, err := json.Marshal(value)
-		if err == nil {
-			fix.Commands[0] = shell.Command("kubectl patch %s %s --type merge -p %s", strings.ToLower(owner.Kind),
-				owner.Name, string(patch))
-		}
-		fix.Text = "Add the toleration to " + field + ". If a tool such as Helm manages this object, set it there " +
-			"(in the operator's chart: daemonsets.tolerations). Keep the taint, and do not edit the DaemonSet: the " +
-			"operator would undo the change."
-	}
-	taints := facts.TaintsText(facts.Untolerated(n, d))
-	return finding.Finding{
-		Object: n.Object(), As: ofDriver, Fix: fix,
-		Title: "the DaemonSet " + d.Name + " does not tolerate the node's taint " + taints +
-			", and the GPU operator's other pods are waiting for its pod",
-		Cause: "The operator takes the DaemonSet's tolerations only from " + field + ".",
-		Evidence: []finding.Evidence{
-			finding.FieldEvidence(n.Object(), ".spec.taints", "%s", taints),
-			{
-				Source: "DaemonSet " + d.Namespace + "/" + d.Name + " .spec.template.spec.tolerations",
-				Text:   tolerationText(d),
-			},
-			waits,
-		},
-	}
 }
 
 // blocked returns the IDs of the findings to expect while the operator's pods are waiting.
