@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -85,10 +84,7 @@ func OperatorDenied(f *Facts) []finding.Evidence {
 	return nil
 }
 
-var (
-	allNodes        = regexp.MustCompile(`^0/(\d+) nodes`)
-	untoleratedNode = regexp.MustCompile(`(\d+) node\(s\) had untolerated taint \{([^}]*)\}`)
-)
+var taintInMessage = regexp.MustCompile(`\{[^}]*\}`)
 
 // untoleratedIn returns the taints that keep an unscheduled pod off all nodes according to the scheduler's message, or
 // "" if the message also names other reasons, or taints for conditions of nodes.
@@ -96,22 +92,13 @@ func untoleratedIn(t PodTrouble) string {
 	if t.Pod.Spec.NodeName != "" || len(t.Evidence) == 0 {
 		return ""
 	}
-	message := t.Evidence[0].Text
-	nodes := allNodes.FindStringSubmatch(message)
-	if nodes == nil || strings.Contains(message, "{node.kubernetes.io/") {
+	_, reasons, _ := strings.Cut(t.Evidence[0].Text, " nodes are available: ")
+	reasons, _, _ = strings.Cut(reasons, ". ")
+	if strings.Count(reasons, " had untolerated taint {") != strings.Count(reasons, ", ")+1 ||
+		strings.Contains(reasons, "{node.kubernetes.io/") {
 		return ""
 	}
-	left, _ := strconv.Atoi(nodes[1]) // only digits
-	var taints []string
-	for _, m := range untoleratedNode.FindAllStringSubmatch(message, -1) {
-		count, _ := strconv.Atoi(m[1])
-		left -= count
-		taints = append(taints, strings.TrimSuffix(strings.Replace(m[2], ": ", "=", 1), "="))
-	}
-	if left != 0 {
-		return ""
-	}
-	return strings.Join(taints, ", ")
+	return strings.Join(taintInMessage.FindAllString(reasons, -1), ", ")
 }
 
 // TroubleWords describes a pod's trouble in words that complete a sentence about the pod.

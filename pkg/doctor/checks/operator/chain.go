@@ -157,18 +157,14 @@ func checkTaint(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 		if len(kept) == 0 || owner == nil || len(scheduler.MissingLabels(d.Spec.Template.Spec, n)) > 0 {
 			continue
 		}
-		field := owner.Kind + " " + owner.Name + " .spec.tolerations"
-		switch owner.Kind {
-		case "ClusterPolicy":
-			field = owner.Kind + " " + owner.Name + " .spec.daemonsets.tolerations"
-		case "NVIDIADriver":
-		default:
-			continue
-		}
+		path := map[string]string{
+			"ClusterPolicy": ".spec.daemonsets.tolerations", "NVIDIADriver": ".spec.tolerations",
+		}[owner.Kind]
 		e := waitingFor(f, n, d.Name)
-		if e.Text == "" {
+		if path == "" || e.Text == "" {
 			continue
 		}
+		field := owner.Kind + " " + owner.Name + " " + path
 		taints, values := facts.TaintsText(kept), ""
 		if kept[0].Key != "nvidia.com/gpu" { // the default, which the list replaces
 			kept = append(kept, corev1.Taint{Key: "nvidia.com/gpu", Effect: corev1.TaintEffectNoSchedule})
@@ -183,10 +179,7 @@ func checkTaint(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 			Cause: "The operator takes the DaemonSet's tolerations only from " + field + ".",
 			Evidence: []finding.Evidence{
 				finding.FieldEvidence(n.Object(), ".spec.taints", "%s", taints),
-				{
-					Source: "DaemonSet " + d.Namespace + "/" + d.Name + " .spec.template.spec.tolerations",
-					Text:   tolerationText(d),
-				},
+				{Source: "DaemonSet " + d.Name + " .spec.template.spec.tolerations", Text: tolerationText(d)},
 				e,
 			},
 			Fix: finding.Fix{
