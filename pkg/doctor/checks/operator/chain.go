@@ -165,12 +165,12 @@ func checkTaint(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 			continue
 		}
 		field := owner.Kind + " " + owner.Name + " " + path
-		taints, values := facts.TaintsText(kept), ""
-		if kept[0].Key != "nvidia.com/gpu" { // the default, which the list replaces
-			kept = append(kept, corev1.Taint{Key: "nvidia.com/gpu", Effect: corev1.TaintEffectNoSchedule})
+		taints, values := facts.TaintsText(kept), "- {key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}\n"
+		if kept[0].Key == "nvidia.com/gpu" { // otherwise the default, which the list replaces
+			values = ""
 		}
-		for _, t := range kept {
-			values += "- {key: " + t.Key + ", operator: Exists, effect: " + string(t.Effect) + "}\n"
+		for i := range kept {
+			values += "- {key: " + kept[i].Key + ", operator: Exists, effect: " + string(kept[i].Effect) + "}\n"
 		}
 		r.Add(finding.Finding{
 			Object: n.Object(), As: ofDriver,
