@@ -2,6 +2,7 @@ package facts
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -54,6 +55,11 @@ func TroubleFinding(t PodTrouble) finding.Finding {
 			"fixed the cause, delete it: its owner recreates it.",
 		Commands: []string{shell.Command("kubectl describe pod %s -n %s", pod.Name, pod.Namespace)},
 	}}
+	if taints := untoleratedIn(t); taints != "" {
+		found.Fix.Text = "Add a toleration for the taint of the nodes on which the pod should run, in the chart's " +
+			"values or the manifest that defines the pod, unless a controller removes the taint soon. Do not remove " +
+			"the taint."
+	}
 	if !t.Waits && !strings.Contains(t.Reason, "Image") {
 		found.Crashed = t.Container
 	}
@@ -78,9 +84,29 @@ func OperatorDenied(f *Facts) []finding.Evidence {
 	return nil
 }
 
+var taintInMessage = regexp.MustCompile(`\{[^}]*\}`)
+
+// untoleratedIn returns the taints that keep an unscheduled pod off all nodes according to the scheduler's message, or
+// "" if the message also names other reasons, or taints for conditions of nodes.
+func untoleratedIn(t PodTrouble) string {
+	if t.Pod.Spec.NodeName != "" || len(t.Evidence) == 0 {
+		return ""
+	}
+	_, reasons, _ := strings.Cut(t.Evidence[0].Text, " nodes are available: ")
+	reasons, _, _ = strings.Cut(reasons, ". ")
+	if strings.Count(reasons, " had untolerated taint {") != strings.Count(reasons, ", ")+1 ||
+		strings.Contains(reasons, "{node.kubernetes.io/") {
+		return ""
+	}
+	return strings.Join(taintInMessage.FindAllString(reasons, -1), ", ")
+}
+
 // TroubleWords describes a pod's trouble in words that complete a sentence about the pod.
 func TroubleWords(t PodTrouble) string {
+	taints := untoleratedIn(t)
 	switch {
+	case taints != "":
+		return "is not scheduled, because it does not tolerate the nodes' taints: " + taints
 	case t.Pod.Spec.NodeName == "":
 		return "is not scheduled (" + t.Reason + ")"
 	case t.Container == "":

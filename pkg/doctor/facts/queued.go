@@ -135,6 +135,7 @@ func findQueued(facts *Facts) []Queued {
 		if object.GetKind() == "Workload" || len(pods) == 0 { // the conditions of a PodGroup's pods are more specific
 			q.Evidence = append(q.Evidence, f.reported(object, q.Object, pods)...)
 		}
+		q.Evidence = append(f.heldByOthers(object, wants), q.Evidence...)
 		matches := func(re *regexp.Regexp) bool {
 			return slices.ContainsFunc(q.Evidence, func(e finding.Evidence) bool { return re.MatchString(e.Text) })
 		}
@@ -166,7 +167,7 @@ var (
 		`is StrictFIFO, and is waiting:|^queues\.\S+ \S+: allocated `)
 	problem = regexp.MustCompile(`PodsReady timeout|maximum number of re-queuing retries|is deactivated|` +
 		`Can't admit new|outside of Kueue hold|^quota of|without pods|lower priority hold|` +
-		`a flavor has enough free quota|^Reconciler error|^no toleration for `)
+		`a flavor has enough free quota|^Reconciler error|^no toleration for |is held by pods without`)
 )
 
 // groupKeys are the annotations and labels with which pods specify their group, by the API group of the PodGroup.
@@ -245,6 +246,7 @@ const (
 // created. It ignores KAI Scheduler, which sets a status only if it cannot schedule the work.
 //
 //	no status, although the Workload was created AGE ago
+//	no status, and Kueue has re-queued NUMBER times only the Workload NAME
 func (f *comparer) unprocessed(object *unstructured.Unstructured, of finding.Object) []finding.Evidence {
 	created := object.GetCreationTimestamp().Time
 	status, _, _ := unstructured.NestedMap(object.Object, "status")
@@ -252,6 +254,9 @@ func (f *comparer) unprocessed(object *unstructured.Unstructured, of finding.Obj
 	age := f.Now.Sub(created)
 	if len(status) == 0 && !created.IsZero() && age > processed && newest.Before(created.Add(-processed)) &&
 		apiGroup(object) != kaiGroup {
+		if e := f.requeued(of); e.Text != "" {
+			return []finding.Evidence{e}
+		}
 		return []finding.Evidence{{
 			Source: of.String() + " .status",
 			Text:   fmt.Sprintf("no status, although the %s was created %s ago", of.Kind, words.AgeText(age)),

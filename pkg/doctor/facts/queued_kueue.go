@@ -466,3 +466,26 @@ func hasValue(all map[string]string, wanted string) bool {
 	}
 	return false
 }
+
+var requeuedLine = regexp.MustCompile(`"Workload re-queued","workload":\{"name":"[^"]+"`)
+
+// requeued returns evidence that Kueue keeps trying another Workload instead of this one: its log names no other
+// Workload as re-queued.
+func (f *comparer) requeued(of finding.Object) (e finding.Evidence) {
+	for i := range f.Snapshot.Logs {
+		l := &f.Snapshot.Logs[i]
+		if !placesWork(l.Pod) || l.Namespace == of.Namespace {
+			continue
+		}
+		all := requeuedLine.FindAllString(l.Text, -1)
+		times := len(all)
+		if times < 10 || len(slices.Compact(all)) > 1 {
+			continue
+		}
+		if name := strings.Split(all[0], `"`)[7]; name != of.Name {
+			e = finding.Evidence{Source: LogSource(l), Text: fmt.Sprintf(
+				"no status, and Kueue has re-queued %d times only the Workload %s", times, name)}
+		}
+	}
+	return e
+}

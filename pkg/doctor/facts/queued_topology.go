@@ -2,6 +2,7 @@ package facts
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -92,6 +93,49 @@ func (f *comparer) cordonedRoom(
 	}
 	return nil
 }
+
+// heldByOthers returns evidence that Kueue excludes nodes from a topology only because of pods that use no GPU there.
+//
+//	cpu of 3 nodes with free GPUs is held by pods without GPUs: NAMESPACE/NAMES
+func (f *comparer) heldByOthers(
+	object *unstructured.Unstructured, wants map[corev1.ResourceName]int64,
+) []finding.Evidence {
+	sets := mapsIn(object.Object, "spec", "podSets")
+	m := excludedBy.FindStringSubmatch(fmt.Sprint(object.Object["status"]))
+	if len(sets) != 1 || m == nil {
+		return nil
+	}
+	members, _, _ := unstructured.NestedInt64(sets[0], "count")
+	resource := corev1.ResourceName(m[1])
+	var holders []string
+	for _, n := range f.GPUNodes {
+		lacks, most, holder := wants[resource]/max(members, 1)-n.Allocatable(resource), int64(0), ""
+		for _, pod := range n.Pods {
+			if Ended(pod) {
+				continue
+			}
+			used := Demand(pod)[resource]
+			lacks += used
+			if f.UsesGPU(pod) {
+				lacks = -1 << 62 // not all GPUs are free
+			} else if used > most {
+				most, holder = used, pod.Namespace+"/"+pod.Name
+			}
+		}
+		if lacks > 0 && lacks <= most {
+			holders = append(holders, holder)
+		}
+	}
+	if len(holders) == 0 {
+		return nil
+	}
+	return []finding.Evidence{{Source: "GPU nodes and their pods", Text: fmt.Sprintf(
+		"%s of %s with free GPUs is held by pods without GPUs: %s", resource, count.Of(len(holders), "node"),
+		words.Joined(holders))}}
+}
+
+// excludedBy matches Kueue's message about a topology whose nodes lack CPU or memory.
+var excludedBy = regexp.MustCompile(`excluded: .*?resource "(cpu|memory)"`)
 
 // gatedFor is the time during which a pod may still have Kueue's scheduling gate after the admission of the pod's
 // Workload.

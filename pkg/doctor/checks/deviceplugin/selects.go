@@ -1,11 +1,13 @@
 package deviceplugin
 
 import (
+	"cmp"
 	"regexp"
 	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
@@ -78,7 +80,7 @@ func unseen(f *facts.Facts, d *appsv1.DaemonSet) bool {
 // labels.
 func reportSelector(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet, nodes []*facts.Node, pods []string) {
 	var nearest, tainted *facts.Node
-	var missing []string
+	var missing, kinds []string
 	for _, n := range nodes {
 		if _, control := n.Labels["node-role.kubernetes.io/control-plane"]; control && len(nodes) > 1 {
 			continue
@@ -86,6 +88,13 @@ func reportSelector(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet, nodes
 		lacks := scheduler.MissingLabels(d.Spec.Template.Spec, n)
 		if nearest == nil || len(lacks) < len(missing) {
 			nearest, missing = n, lacks
+		}
+		if kind := n.Labels[corev1.LabelInstanceTypeStable]; slices.ContainsFunc(pods, func(name string) bool {
+			namespace, name, _ := strings.Cut(name, "/")
+			pod := f.Pod(namespace, name)
+			return pod != nil && scheduler.Selects(pod, n) && !slices.Contains(kinds, kind)
+		}) {
+			kinds = append(kinds, kind)
 		}
 		if _, kept := facts.KeptAway(n, d); kept && len(lacks) == 0 {
 			tainted = n
@@ -117,7 +126,17 @@ func reportSelector(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet, nodes
 		found.Title = "the device plugin does not run on " + nearest.Name + ", because the node does not have " +
 			strings.Join(missing, " and ") + ", although it has the same kind of device as a node with the plugin"
 	}
-	if unseen(f, d) {
+	if strings.Contains(missing[0], "instance-type In ") {
+		types := cmp.Or(strings.Join(kinds, ", "), nearest.Labels[corev1.LabelInstanceTypeStable])
+		if len(nodes) == len(f.Nodes) {
+			found.Title = "the device plugin runs on no node, because the instance types in its node affinity do not " +
+				"include " + types
+		}
+		found.Fix.Text = "Check whether nodes of type " + types + " have such devices. If they do, add the type to " +
+			"the list in the DaemonSet's node affinity, in the values or manifest that define it, and to the lists " +
+			"of the other plugins there (such as EFA's). The cloud provider sets the label: do not set it manually."
+		found.Fix.Commands = []string{"kubectl get nodes -L node.kubernetes.io/instance-type"}
+	} else if unseen(f, d) {
 		near := scheduler.Near(nearest, missing)
 		found.Fix.Text = "Check which nodes have NVIDIA GPUs." + near
 		found.Fix.Commands = []string{
@@ -134,11 +153,6 @@ func reportSelector(f *facts.Facts, r *engine.Result, d *appsv1.DaemonSet, nodes
 		found.Fix.Text = "KMM sets this label when it has loaded the driver's module on the node: its build and " +
 			"kmm-worker pods show why it has not. Do not set the label manually."
 		found.Fix.Commands = []string{shell.Command("kubectl get pods -n %s -o wide", d.Namespace)}
-	} else if strings.Contains(missing[0], "instance-type In ") {
-		found.Fix.Text = "Check whether the nodes that need the plugin have such devices. If they do, add their " +
-			"instance types to the list in the DaemonSet's node affinity, in the values or manifest that define it. " +
-			"The cloud provider sets the label: do not set it manually."
-		found.Fix.Commands = []string{"kubectl get nodes -L node.kubernetes.io/instance-type"}
 	} else if key, value, ok := strings.Cut(missing[0], "="); ok && len(missing) == 1 {
 		found.Fix.Commands = []string{shell.Command("kubectl label node %s %s", nearest.Name, key+"="+value)}
 	}

@@ -6,10 +6,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/kubectl/pkg/util/podutils"
 
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/engine"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts"
+	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/facts/scheduler"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/finding"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/shell"
 	"github.com/gpu-fault/kubectl-gpu-fault/pkg/doctor/words"
@@ -58,12 +60,12 @@ func initChainCheck() engine.Check {
 		Needs: []engine.Need{engine.NeedAPI, engine.NeedLogs, engine.NeedNode}, InfoExplains: true,
 		Reads: "the driver-validation, toolkit-validation, cuda-validation and plugin-validation init containers of " +
 			"the operator's pods on each GPU node, the containers in the driver and toolkit pods, their last log " +
-			"lines, and the files in /run/nvidia/validations",
+			"lines, the files in /run/nvidia/validations, and the operator's DaemonSets and the node's taints",
 		Why: "Each operand waits in an init container until the previous link has written its file. The links are " +
 			"driver, container toolkit, CUDA and device plugin. One broken link therefore blocks all later pods. " +
-			"Only the first broken link is reported. The driver never starts if the label " +
-			"nvidia.com/gpu.deploy.driver=false keeps it off the node. The driver may take 20 minutes, the limit of " +
-			"its startup probe, and any other step 2 minutes.",
+			"Only the first broken link is reported. A link's pod never starts if a taint keeps its DaemonSet off " +
+			"the node, or if the label nvidia.com/gpu.deploy.driver=false does. The driver may take 20 minutes, the " +
+			"limit of its startup probe, and any other step 2 minutes.",
 		Explains: blocked(),
 		ExplainsAs: map[string][]string{
 			ofDriver: blocked("rt.handler-missing"), ofLabel: blocked("rt.handler-missing", "op.deploy-label-off"),
@@ -85,7 +87,7 @@ func initChainCheck() engine.Check {
 					r.Unknown(n.Object(), "the node is not Ready: its pods' status is out of date")
 					continue
 				}
-				if !checkMarker(f, r, n) {
+				if !checkMarker(f, r, n) && !checkTaint(f, r, n) {
 					checkChain(f, r, n)
 				}
 			}
@@ -144,6 +146,71 @@ func checkMarker(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 		}
 	}
 	return false
+}
+
+// checkTaint reports a DaemonSet of the operator that a taint keeps off the node, if other operands on the node are
+// waiting for its pod.
+func checkTaint(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
+	for i := range f.DaemonSets {
+		d := &f.DaemonSets[i]
+		owner, kept := metav1.GetControllerOf(d), facts.Untolerated(n, d)
+		if len(kept) == 0 || owner == nil || len(scheduler.MissingLabels(d.Spec.Template.Spec, n)) > 0 {
+			continue
+		}
+		path := map[string]string{
+			"ClusterPolicy": ".spec.daemonsets.tolerations", "NVIDIADriver": ".spec.tolerations",
+		}[owner.Kind]
+		e := waitingFor(f, n, d.Name)
+		if path == "" || e.Text == "" {
+			continue
+		}
+		field := owner.Kind + " " + owner.Name + " " + path
+		taints, values := facts.TaintsText(kept), "- {key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}\n"
+		if kept[0].Key == "nvidia.com/gpu" { // otherwise the default, which the list replaces
+			values = ""
+		}
+		for i := range kept {
+			values += "- {key: " + kept[i].Key + ", operator: Exists, effect: " + string(kept[i].Effect) + "}\n"
+		}
+		r.Add(finding.Finding{
+			Object: n.Object(), As: ofDriver,
+			Title: "the DaemonSet " + d.Name + " does not tolerate the node's taint " + taints +
+				", and the GPU operator's other pods are waiting for its pod",
+			Cause: "The operator takes the DaemonSet's tolerations only from " + field + ".",
+			Evidence: []finding.Evidence{
+				finding.FieldEvidence(n.Object(), ".spec.taints", "%s", taints),
+				{Source: "DaemonSet " + d.Name + " .spec.template.spec.tolerations", Text: tolerationText(d)},
+				e,
+			},
+			Fix: finding.Fix{
+				Text: "Add the tolerations below to " + field + ". If a tool such as Helm manages this object, set " +
+					"them there (in the operator's chart: daemonsets.tolerations). If the list has them already, the " +
+					"operator's log shows why it does not apply them. Keep the taint, and do not edit the DaemonSet: " +
+					"the operator would undo the change.",
+				Values:   values,
+				Commands: []string{shell.Command("kubectl edit %s %s", strings.ToLower(owner.Kind), owner.Name)},
+			},
+		})
+		return true
+	}
+	return false
+}
+
+// waitingFor returns evidence that an operand on the node is waiting for a DaemonSet's pod. Its init container is named
+// after the DaemonSet: driver-validation, toolkit-validation, vgpu-devices-validation, vfio-pci-validation.
+func waitingFor(f *facts.Facts, n *facts.Node, name string) (e finding.Evidence) {
+	for _, pod := range n.Pods {
+		if owner := metav1.GetControllerOf(pod); owner != nil && owner.Name == name {
+			return finding.Evidence{} // the pod is older than the taint
+		}
+		t, _ := facts.OperandTrouble(f, pod)
+		what, ok := strings.CutSuffix(t.Container, "-validation")
+		if what = strings.TrimSuffix(strings.TrimSuffix(what, "-pci"), "s"); ok && len(t.Evidence) > 0 &&
+			strings.Contains(name, what) {
+			e = t.Evidence[0]
+		}
+	}
+	return e
 }
 
 // blocked returns the IDs of the findings to expect while the operator's pods are waiting.
