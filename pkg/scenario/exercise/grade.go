@@ -404,6 +404,8 @@ var housekeeping = []string{
 	"spec.template.spec.containers[*].resources.limits.cpu",
 	"spec.template.spec.containers[*].resources.requests.memory",
 	"spec.template.spec.containers[*].resources.limits.memory",
+	"spec.template.spec.initContainers[*].resources.requests.cpu",
+	"spec.template.spec.initContainers[*].resources.requests.memory",
 	"spec.template.spec.containers[*].resources.requests[ephemeral-storage]",
 	"spec.template.spec.containers[*].resources.limits[ephemeral-storage]",
 }
