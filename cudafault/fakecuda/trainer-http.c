@@ -189,7 +189,8 @@ static void handle_store(int fd, struct request *r)
 	if (!strcmp(r->method, "GET")) answer(fd, i < count ? "200 OK" : "404 Not Found", i < count ? kept[i].body : "");
 	else if (strcmp(r->method, "PUT")) answer(fd, "405 Method Not Allowed", "");
 	else if (i == sizeof kept / sizeof *kept) answer(fd, "507 Insufficient Storage", "");
-	else if (i < count && saved(r->body) < saved(kept[i].body)) answer(fd, "409 Conflict", "the stored checkpoint has more steps\n");
+	else if (i < count && saved(r->body) < saved(kept[i].body))
+		answer(fd, "409 Conflict", "the stored checkpoint has more steps\n");
 	else {
 		if (i == count) count++;
 		strcpy(kept[i].path, r->path);

@@ -80,8 +80,8 @@ func (f *Facts) listenersOf(pod *corev1.Pod) (all []listener) {
 	return all
 }
 
-// onlyOnLoopback returns the only address at which the pod's program listens, if it is a loopback address. A pod whose
-// readiness probe succeeds there is no such pod.
+// onlyOnLoopback returns the only address at which the pod's program listens, if it is a loopback address. ok is
+// false if the pod is ready and a probe connects to this port: the program then also listens elsewhere.
 func (f *Facts) onlyOnLoopback(pod *corev1.Pod) (l listener, ok bool) {
 	all := f.listenersOf(pod)
 	for i, next := range all {

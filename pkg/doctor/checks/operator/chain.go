@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -165,12 +166,12 @@ func checkTaint(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 			continue
 		}
 		field := owner.Kind + " " + owner.Name + " " + path
-		taints, values := facts.TaintsText(kept), "- {key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}\n"
+		taints, values := facts.TaintsText(kept), toleration("nvidia.com/gpu", corev1.TaintEffectNoSchedule)
 		if kept[0].Key == "nvidia.com/gpu" { // otherwise the default, which the list replaces
 			values = ""
 		}
 		for i := range kept {
-			values += "- {key: " + kept[i].Key + ", operator: Exists, effect: " + string(kept[i].Effect) + "}\n"
+			values += toleration(kept[i].Key, kept[i].Effect)
 		}
 		r.Add(finding.Finding{
 			Object: n.Object(), As: ofDriver,
@@ -194,6 +195,11 @@ func checkTaint(f *facts.Facts, r *engine.Result, n *facts.Node) bool {
 		return true
 	}
 	return false
+}
+
+// toleration returns a list item in YAML. The strings are quoted, because a bundle can contain any text.
+func toleration(key string, effect corev1.TaintEffect) string {
+	return fmt.Sprintf("- {key: %q, operator: Exists, effect: %q}\n", key, effect)
 }
 
 // waitingFor returns evidence that an operand on the node is waiting for a DaemonSet's pod. Its init container is named

@@ -72,8 +72,8 @@ func describeProbe(f *facts.Facts, pod *corev1.Pod, killed string, issue *findin
 		issue.Fix.Text = fmt.Sprintf("The startup probe had succeeded, so a longer startup probe does not help. "+
 			"Check the log of the previous instance to see what the program was doing when it was killed. If it was "+
 			"working (loading a model at the first request, compiling kernels, capturing graphs, processing a long "+
-			"prompt), set a liveness probe that tolerates this, such as periodSeconds 10, timeoutSeconds 30 and failureThreshold 30; the current probe "+
-			"tolerates %d s. If the program hung, find out why first.", silent)
+			"prompt), set a liveness probe that tolerates this, such as periodSeconds 10, timeoutSeconds 30 and "+
+			"failureThreshold 30; the current probe tolerates %d s. If the program hung, find out why first.", silent)
 	default:
 		issue.Title = fmt.Sprintf("the liveness probe of container %s fails, and the kubelet kills the container after "+
 			"%d s without a response", c.Name, silent)
@@ -120,7 +120,8 @@ func describeUnready(f *facts.Facts, pod *corev1.Pod, unhealthy finding.Evidence
 		},
 	}
 	if f.Age(pod) <= slowStart {
-		issue.Title, issue.Confidence = "the pod is not ready, and its program only repeats what it waits for", finding.Possible
+		issue.Title = "the pod is not ready, and its program only repeats what it waits for"
+		issue.Confidence = finding.Possible
 		e, _ := lastWords(f, pod, "")
 		issue.Evidence = append(issue.Evidence, e)
 	}
